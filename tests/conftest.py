@@ -33,7 +33,7 @@ hypothesis.settings.load_profile("default")
 
 EMBEDDED = {"pg18": 18, "pg16": 16}
 LOCAL = pytest.StashKey[Server | None]()
-NAMES = pytest.StashKey[list[str]]()
+NAMES: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,9 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say which servers these tests use."""
-    lines = [
-        f"servers: {', '.join(config.stash[NAMES])} (conformance tests run on all)"
-    ]
+    names: list[str] = config.stash[NAMES]
+    lines = [f"servers: {', '.join(names)} (conformance tests run on all)"]
     local = config.stash[LOCAL]
     if local is not None:
         lines.append(f"local: PostgreSQL {local.version} at {local.url!r}")

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 
 import psutil
 import pytest
@@ -42,17 +41,6 @@ def test_each_test_has_a_database_of_its_own(engine, second_engine):
 def test_and_its_neighbour_sees_nothing_of_it(engine):
     with PlainSession(engine) as session:
         assert session.scalars(select(Order)).all() == []
-
-
-def test_a_fresh_database_costs_little(databases):
-    with databases.fresh():
-        pass
-    best = []
-    for _ in range(5):
-        started = time.perf_counter()
-        with databases.fresh():
-            best.append(time.perf_counter() - started)
-    assert min(best) < 1.0
 
 
 def test_an_async_engine_is_closed_after_its_loop(async_engine):
