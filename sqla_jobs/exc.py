@@ -105,6 +105,61 @@ class JobNameTakenError(DeclarationError):
         )
 
 
+class InvalidOptionError(DeclarationError):
+    """An option of a declaration has a value that cannot work."""
+
+    code = "option"
+
+    def __init__(self, option: str, reason: str, job: str | None = None) -> None:
+        """Tell why the value of *option* (of *job*, when it is one's) was refused."""
+        self.option, self.reason, self.job = option, reason, job
+        where = f"Job {job!r}: " if job is not None else ""
+        super().__init__(f"{where}{option} {reason}.")
+
+
+class UnsupportedTypeError(DeclarationError):
+    """An input or output type holds a type that JSON cannot carry exactly."""
+
+    code = "unsupported-type"
+
+    def __init__(self, path: str, type_: object, reason: str) -> None:
+        """Tell that *type_*, found at *path*, cannot be stored for *reason*."""
+        self.path, self.type, self.reason = path, _type_name(type_), reason
+        super().__init__(
+            f"{path}: {self.type} {reason}. Use attrs classes, dataclasses, "
+            f"TypedDicts or pydantic models of plain types."
+        )
+
+
+def _type_name(type_: object) -> str:
+    return type_.__qualname__ if isinstance(type_, type) else str(type_)
+
+
+class HandlerError(DeclarationError):
+    """A function cannot be the handler of a job."""
+
+    code = "handler"
+
+    def __init__(self, job: str, handler: str, reason: str) -> None:
+        """Tell why *handler* cannot be the handler of *job*."""
+        self.job, self.handler, self.reason = job, handler, reason
+        super().__init__(f"Job {job!r}: handler {handler} {reason}.")
+
+
+class JobNotDeclaredError(JobsError, LookupError):
+    """A name or handle does not belong to the registry that was asked."""
+
+    code = "not-declared"
+
+    def __init__(self, job: str, reason: str = "is not declared here") -> None:
+        """Tell that *job* cannot be used for *reason*."""
+        self.job, self.reason = job, reason
+        super().__init__(
+            f"Job {job!r} {reason}: import the module that declares it before the "
+            f"registry is used, and include() registries of other modules."
+        )
+
+
 # --- inputs and outputs --------------------------------------------------------------
 
 

@@ -1,0 +1,1 @@
+"""What an application declares: jobs, their types and their rules. No SQLAlchemy here."""
