@@ -25,14 +25,16 @@ class Child:
     Its output is read as it comes: :meth:`wait_for_line` waits for what it says.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], cwd: Path = ROOT
+    ) -> None:
         self.command = list(command)
         self._lines: list[str] = []
         # A group of its own: signals reach the processes that it starts, and a
         # Ctrl-C in the terminal goes to the tests only, which then reap it.
         self._popen = subprocess.Popen(
             self.command,
-            cwd=ROOT,
+            cwd=cwd,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -174,9 +176,15 @@ class Processes:
         packed = json.dumps(arguments)
         return self.python("-m", "tests.support.child", function, packed, env=env)
 
-    def python(self, *arguments: str, env: Mapping[str, str] | None = None) -> Child:
-        """Run this interpreter with *arguments* in the project's folder."""
-        child = Child([sys.executable, *arguments], {**self._env, **(env or {})})
+    def python(
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+    ) -> Child:
+        """Run this interpreter with *arguments*, in the project's folder or *cwd*."""
+        command = [sys.executable, *arguments]
+        child = Child(command, {**self._env, **(env or {})}, cwd)
         self._children.append(child)
         return child
 
