@@ -21,8 +21,12 @@ def classes() -> list[type[exc.JobsError]]:
 
 
 def sections() -> dict[str, str]:
-    parts = re.split(r"^## (.+)$", ERRORS.read_text("utf-8"), flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    """Return the text of each section, by its code; group headings are cut off."""
+    parts = re.split(r"^### (.+)$", ERRORS.read_text("utf-8"), flags=re.MULTILINE)
+    return {
+        code: text.split("\n## ")[0]
+        for code, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 def test_every_error_class_declares_a_code_of_its_own():
