@@ -1,0 +1,1 @@
+"""Applications that use the library, small enough to read."""

@@ -1,0 +1,1 @@
+"""A year of hourly temperatures, summarised day by day in background jobs."""
