@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-TYPED := sqla_jobs tests/support tests/conftest.py $(wildcard tests/chaos examples benchmarks)
+TYPED := sqla_jobs tests/support tests/conftest.py \
+	$(wildcard tests/chaos tests/chaos.py examples benchmarks)
 
 # How long `make chaos` goes on, and what the other targets pass through.
 MINUTES ?= 10
