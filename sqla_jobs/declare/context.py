@@ -8,7 +8,6 @@ it is first asked for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from typing_extensions import TypeVar as DefaultTypeVar
 from sqla_jobs.exc import JobAbortedError, ResourceMissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, MutableMapping
     from datetime import datetime
 
     from sqla_jobs.session import JobSession
@@ -80,8 +80,8 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
     """
 
     def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[object, MutableMapping[str, Any]]:
         """Merge the job's facts into the record's ``extra``."""
         kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
         return msg, kwargs

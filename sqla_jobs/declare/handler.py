@@ -29,10 +29,11 @@ class Handler:
     @classmethod
     def of(cls, function: Callable[..., object], *, job: str) -> Handler:
         """Return *function* as a handler; raise :exc:`.HandlerError` if it cannot be one."""
-        if not callable(function) or isinstance(function, type):
+        if isinstance(function, type) or not callable(function):
             raise HandlerError(job, repr(function), "is not a function")
         where = cls.where(function)
-        kind = function if inspect.isroutine(function) else function.__call__
+        # An object with a __call__ is what that method is.
+        kind = function if inspect.isroutine(function) else type(function).__call__
         if inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind):
             raise HandlerError(job, where, "is a generator: return, do not yield")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from functools import cached_property
 from typing import (
     TYPE_CHECKING,
@@ -20,18 +21,16 @@ from uuid import UUID
 
 import attrs
 
-from sqla_jobs.declare.context import JobContext
 from sqla_jobs.declare.handler import Handler, return_type
 from sqla_jobs.declare.key import key_text
 from sqla_jobs.declare.payload import Codec, codec_for
+from sqla_jobs.declare.retry import Retry
 from sqla_jobs.declare.tenant import NoTenant, TenantId, tenant_text
 from sqla_jobs.exc import HandlerError
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from sqla_jobs.asyncio import AsyncJobContext, AsyncJobSession
-    from sqla_jobs.declare.retry import Retry
+    from sqla_jobs.declare.context import JobContext
     from sqla_jobs.session import JobSession
 
     _S = TypeVar("_S", bound=JobSession)
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 In = TypeVar("In")
 Out = TypeVar("Out")
 Out_co = TypeVar("Out_co", covariant=True)
-_JobIn = TypeVar("_JobIn", contravariant=True)
 
 OnDuplicate: TypeAlias = Literal["keep", "replace", "rerun", "error"]
 """What an enqueue does when a job with its identity exists."""

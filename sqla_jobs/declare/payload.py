@@ -13,9 +13,10 @@ import json
 from threading import RLock
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from sqla_jobs.declare.hooks import Hooks, Unsupported, hooks_for
-from sqla_jobs.declare.scalars import Problem, key_step
+from sqla_jobs.declare.hooks import hooks_for
 from sqla_jobs.declare.sensitive import Mask, mask_of
+from sqla_jobs.declare.shapes import hashable
+from sqla_jobs.declare.strict import Hooks, Problem, Unsupported, key_step
 from sqla_jobs.declare.text import bad_character
 from sqla_jobs.exc import PayloadError, UnsupportedTypeError
 
@@ -26,7 +27,7 @@ _write: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 ).encode
 _lock = RLock()
-_known: dict[tuple[Any, str, int], Codec[Any]] = {}
+_known: dict[tuple[object, str, int], Codec[Any]] = {}
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -44,7 +45,7 @@ class Codec(Generic[T]):
 
     __slots__ = ("_hooks", "_mask", "limit", "type", "what")
 
-    def __init__(self, type_: Any, *, what: str, limit: int) -> None:
+    def __init__(self, type_: object, *, what: str, limit: int) -> None:
         self.type = type_
         self.what = what
         self.limit = limit
@@ -74,15 +75,12 @@ class Codec(Generic[T]):
             raise PayloadError(self.what, "is nested too deeply") from None
         except ValueError as error:
             raise PayloadError(self.what, f"cannot be written ({error})") from None
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            self._refuse_text(data)
+        size = self._size(text)
         # A NUL is written as this escape; an escaped backslash before "u0000" looks the
-        # same, so that the data itself decides.
-        if "\\u0000" in text:
+        # same, so that the data itself decides. No size: a lone surrogate.
+        if size is None or "\\u0000" in text:
             self._refuse_text(data)
-        if size > self.limit:
+        if size is not None and size > self.limit:
             raise PayloadError(
                 self.what,
                 f"is {size:,} bytes of JSON, and the limit is {self.limit:,}: store the "
@@ -142,6 +140,16 @@ class Codec(Generic[T]):
     def _error(self, problem: Problem) -> PayloadError:
         return PayloadError(self.what + problem.path, problem.reason)
 
+    @staticmethod
+    def _size(text: str) -> int | None:
+        """Return the bytes of *text* in UTF-8; ``None`` when it has no such form."""
+        if text.isascii():
+            return len(text)
+        try:
+            return len(text.encode())
+        except UnicodeEncodeError:
+            return None
+
     def _refuse_text(self, data: object) -> None:
         try:
             _check_text(data)
@@ -174,15 +182,13 @@ def _under(step: str, data: object) -> None:
         raise problem.under(step) from None
 
 
-def codec_for(type_: Any, *, what: str, limit: int) -> Codec[Any]:
+def codec_for(type_: object, *, what: str, limit: int) -> Codec[Any]:
     """Return the codec of *type_*, the same one for the same arguments.
 
     Raises :exc:`.UnsupportedTypeError` for a type that JSON cannot carry exactly.
     """
     key = (type_, what, limit)
-    try:
-        hash(key)
-    except TypeError:  # Annotated with metadata that cannot be hashed
+    if not hashable(key):  # Annotated metadata
         codec: Codec[Any] = Codec(type_, what=what, limit=limit)
         codec.check()
         return codec

@@ -9,39 +9,46 @@ call instead of being lost. A model's own ``extra=`` setting decides about unkno
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
-from sqla_jobs.declare.scalars import Decode, Encode, Problem, wrong
+from sqla_jobs.declare.strict import Decode, Encode, Problem, wrong
+
+if TYPE_CHECKING:
+    from sqla_jobs.declare.shapes import AnyType
 
 # Pydantic quotes what such a validator says, and that may quote the value.
 _OWN_WORDS = frozenset({"value_error", "assertion_error"})
 
 
-def pydantic_hooks(model: Any) -> tuple[Encode, Decode]:
+def pydantic_hooks(model: AnyType) -> tuple[Encode, Decode]:
     """Return how instances of the pydantic *model* are written and read."""
-    validator, serializer = model.__pydantic_validator__, model.__pydantic_serializer__
-    expected = model.__qualname__
+    names, expected = tuple(model.model_fields), model.__qualname__
+    # Both are looked up at each call: pydantic replaces them when a model that waited
+    # for a forward reference is complete.
 
-    def decode(data: Any, _: Any) -> Any:
-        if data.__class__ is not dict:
-            wrong(data, f"the fields of {expected}")
+    def decode(data: object, _: object) -> object:
+        if type(data) is not dict:
+            raise wrong(data, f"the fields of {expected}")
         try:
             # Strict JSON mode reads dates and the like from text; Python mode does not.
-            return validator.validate_json(json.dumps(data), strict=True, by_name=True)
+            return model.__pydantic_validator__.validate_json(
+                json.dumps(data), strict=True, by_name=True
+            )
         except ValueError as error:  # pydantic's ValidationError is one
             raise _first_problem(error, expected) from None
 
-    def encode(value: Any) -> Any:
-        if value.__class__ is not model:
-            wrong(value, expected)
+    def encode(value: object) -> object:
+        exact = type(value) is model
+        if not exact:
+            raise wrong(value, expected)
         try:
-            data = serializer.to_python(
-                value, mode="json", by_alias=False, round_trip=True, warnings="error"
+            data = model.__pydantic_serializer__.to_python(
+                value, mode="json", by_alias=False, round_trip=True, warnings=False
             )
         except ValueError as error:  # pydantic's PydanticSerializationError is one
             raise Problem(f"cannot be serialized ({type(error).__name__})") from None
         back = decode(data, None)
-        for name in model.model_fields:
+        for name in names:
             if getattr(back, name) != getattr(value, name):
                 raise Problem("does not survive JSON").under(f".{name}")
         return data

@@ -61,7 +61,7 @@ def _explains_what_is_missing(declare: _F) -> _F:
     """
 
     @functools.wraps(declare)
-    def checked(self: Jobs, name: str, **options: Any) -> Any:
+    def checked(self: Jobs, name: str, **options: object) -> object:
         if options.get("idempotency_key") is None:
             raise IdempotencyKeyRequiredError(name)
         if options.get("tenant") is None:
@@ -296,7 +296,7 @@ class Jobs:
             parent._register(spec)
 
 
-def _limit(value: int, option: str) -> int:
+def _limit(value: object, option: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidOptionError(option, f"is {value!r}, not a number of bytes")
     return value

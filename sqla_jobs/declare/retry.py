@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -94,7 +94,7 @@ def _as_attempts(value: int) -> int:
     return value
 
 
-def _check_errors(_: object, field: attrs.Attribute[object], value: object) -> None:
+def _check_errors(_: object, field: attrs.Attribute[Any], value: object) -> None:
     """Refuse what is neither error class, tuple of them, nor predicate."""
     if isinstance(value, type):
         valid = issubclass(value, BaseException)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import attrs
 
-from sqla_jobs.declare.shapes import marks, parts, plain
+from sqla_jobs.declare.shapes import hashable, marks, parts, plain
 
 T = TypeVar("T")
 
@@ -78,18 +78,24 @@ def _masked(mask: Mask | None, data: object) -> object:
     return data if mask is None else mask.apply(data)
 
 
-def mask_of(type_: Any) -> Mask:
+def mask_of(type_: object) -> Mask:
     """Return what to hide of the JSON of *type_*."""
     return _mask_of(type_, {})
 
 
-def _mask_of(type_: Any, known: dict[Any, Mask]) -> Mask:
+def _mask_of(type_: object, known: dict[object, Mask]) -> Mask:
     if SENSITIVE in marks(type_):
         return Mask(hidden=True)
     type_ = plain(type_)
-    if type_ in known:
-        return known[type_]
-    mask = known[type_] = Mask()
+    if not hashable(type_):  # Annotated metadata inside; such a type is not recursive
+        return _filled(Mask(), type_, known)
+    if type_ not in known:
+        known[type_] = mask = Mask()
+        _filled(mask, type_, known)
+    return known[type_]
+
+
+def _filled(mask: Mask, type_: object, known: dict[object, Mask]) -> Mask:
     for step, part in parts(type_):
         found = _mask_of(part, known)
         if step == "|":
