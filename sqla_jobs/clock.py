@@ -52,7 +52,11 @@ class UtcDateTime(TypeDecorator[datetime]):
         """Return the instant as an aware datetime in UTC."""
         if value is None:
             return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        if value.tzinfo is None:
+            return value.replace(tzinfo=UTC)
+        # The driver gives the server's zone, and two datetimes of one zone subtract by
+        # their wall clocks: an hour wrong across a change to or from summer time.
+        return value.astimezone(UTC)
 
 
 class _Now(FunctionElement[datetime]):
