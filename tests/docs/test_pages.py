@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages import ROOT, Block, PageError, blocks, commands, pages
+from tests.support.processes import COMMAND_LINE
 
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")
 
@@ -59,7 +60,7 @@ def test_a_pages_failure_names_the_pages_own_line(processes, empty_url, tmp_path
 def test_console_lines_become_commands_of_this_interpreter():
     block = Block("console", "$ sqla-jobs queues --json  # all\nname  depth\n", 1)
     ((_, *rest),) = commands(block)
-    assert rest == ["-m", "sqla_jobs.cli", "queues", "--json"]
+    assert rest == [*COMMAND_LINE, "queues", "--json"]
     with pytest.raises(PageError, match="only sqla-jobs"):
         list(commands(Block("console", "$ rm file\n", 1)))
 

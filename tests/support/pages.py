@@ -30,6 +30,8 @@ from pathlib import Path
 
 import attrs
 
+from tests.support.processes import COMMAND_LINE
+
 ROOT = Path(__file__).parents[2]
 SETUP = ROOT / "docs" / "_setup"
 URL = "postgresql+psycopg://localhost/shop"
@@ -149,7 +151,7 @@ def commands(block: Block) -> Iterator[list[str]]:
         if program != "sqla-jobs":
             msg = f"line {block.line}: only sqla-jobs can be run, not {program}"
             raise PageError(msg)
-        yield [sys.executable, "-m", "sqla_jobs.cli", *arguments]
+        yield [sys.executable, *COMMAND_LINE, *arguments]
 
 
 @contextlib.contextmanager

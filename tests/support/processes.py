@@ -18,6 +18,13 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
+# The entry point of the distribution, in this interpreter: it need not be installed.
+COMMAND_LINE = (
+    "-c",
+    "import sys; from sqla_jobs.cli import main; sys.argv[0] = 'sqla-jobs';"
+    " sys.exit(main())",
+)
+
 
 class Child:
     """A running process, the leader of its own process group.
@@ -190,4 +197,4 @@ class Processes:
 
     def sqla_jobs(self, *arguments: str, env: Mapping[str, str] | None = None) -> Child:
         """Run the command line: ``sqla-jobs`` with *arguments*."""
-        return self.python("-m", "sqla_jobs.cli", *arguments, env=env)
+        return self.python(*COMMAND_LINE, *arguments, env=env)
