@@ -19,11 +19,8 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 
 # The entry point of the distribution, in this interpreter: it need not be installed.
-COMMAND_LINE = (
-    "-c",
-    "import sys; from sqla_jobs.cli import main; sys.argv[0] = 'sqla-jobs';"
-    " sys.exit(main())",
-)
+START = "import sys; from sqla_jobs.cli import main; sys.argv[0] = 'sqla-jobs'; main()"
+COMMAND_LINE = ("-c", START)
 
 
 class Child:
