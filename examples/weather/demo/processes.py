@@ -172,7 +172,7 @@ class Crew:
             raise DemoError(f"{worker.name} ended with exit code {worker.returncode}")
         with Session(self._engine) as session:
             rows = session.execute(select(WorkerRow.id, WorkerRow.pid)).all()
-        return [id for id, pid in rows if worker.owns(pid)]
+        return [row for row, pid in rows if worker.owns(pid)]
 
     def _running(self, worker: Process) -> set[UUID]:
         mine = select(Job.id).where(

@@ -88,7 +88,7 @@ def verify(
         for name, day, *values in rows
         if (name, day) in good and not _same(good[name, day], values)
     ]
-    buried = {id for id, *_ in dead}
+    buried = {job for job, *_ in dead}
     states = {state for _, _, state, _ in jobs}
     wanted = sum(count for count, *_ in summaries.values())
     return [
