@@ -17,6 +17,10 @@ from sqlalchemy.orm import Session
 from examples.weather.demo.postgres import Guardian
 from sqla_jobs.models import Job, WorkerRow
 
+APP = "--app examples.weather.jobs:jobs --session examples.weather.db:Session"
+# What the command `sqla-jobs` does, also where the folder of commands is not at hand.
+SQLA_JOBS = "import sys; from sqla_jobs.cli import main; sys.exit(main())"
+
 ROOT = Path(__file__).parents[3]
 THREADS = 8
 LEASE = "4s"  # The default is 30s: here nobody wants to wait that long for a rescue.
@@ -55,7 +59,7 @@ class Process:
         with self.log.open("w") as log:
             # A group of its own: Ctrl-C reaches the demo alone, which then stops it.
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [sys.executable, *command],
                 cwd=ROOT,
                 # libpq reads PGAPPNAME: the server can tell whose connections are whose.
                 env={**os.environ, **env, "PGAPPNAME": f"weather-{name}"},
@@ -121,16 +125,14 @@ class Crew:
 
     def worker(self, name: str) -> Process:
         """Start ``sqla-jobs worker``, and wait until it has registered."""
-        app = "--app examples.weather.jobs:jobs --session examples.weather.db:Session"
-        options = f"--queue default:{THREADS} --lease-ttl {LEASE}"
-        command = f"sqla_jobs.cli worker {app} {options}"
-        worker = self._start(name, command.split())
+        options = f"{APP} --queue default:{THREADS} --lease-ttl {LEASE}"
+        worker = self._start(name, ["-c", SQLA_JOBS, "worker", *options.split()])
         wait_for(f"{name} is up", lambda: self._ids(worker), 30)
         return worker
 
     def importer(self, folder: Path) -> Process:
         """Start the application's importer on the files in *folder*."""
-        return self._start("importer", ["examples.weather.importer", str(folder)])
+        return self._start("importer", ["-m", "examples.weather.importer", str(folder)])
 
     def kill_one(self, workers: Sequence[Process]) -> tuple[Process, set[UUID]]:
         """Kill a worker -9 while it runs jobs; return it and these jobs.

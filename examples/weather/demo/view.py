@@ -80,6 +80,12 @@ class View:
             line = f"Dead letter: {letter.job} {letter.key}, {letter.attempts} attempts"
             self._console.print(Text(line))
             self._console.print(Text(f"  {letter.error}", style="dim"))
+        failed = sum(not check.holds for check in checks)
+        end = (
+            f"{failed} of {len(checks)} checks failed" if failed else "All checks hold"
+        )
+        self._console.print()
+        self._console.print(f"{end}.", style="bold red" if failed else "bold green")
 
 
 def _numbers(facts: Facts) -> Table:
@@ -92,7 +98,7 @@ def _numbers(facts: Facts) -> Table:
     rows = [
         ("days imported", facts.days_imported, source),
         ("jobs succeeded", facts.jobs_succeeded, f"of {facts.jobs:,}, two per day"),
-        ("jobs retried", facts.jobs_retried, "an attempt failed, a later one did not"),
+        ("jobs retried", facts.jobs_retried, "an attempt failed, so they ran again"),
         ("jobs rescued", facts.jobs_rescued, "from the killed worker, by the other"),
         ("jobs dead", facts.jobs_dead, "out of attempts: the spoilt day"),
         ("jobs/s", facts.jobs_per_second_peak, f"in the busiest second; {speed}"),
