@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import DateTime, literal
+from sqlalchemy import DateTime, Double, literal
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
@@ -80,7 +80,37 @@ def _compile_now(
     return _SQL[compiler.dialect.name]
 
 
+class _Shifted(FunctionElement[datetime]):
+    """The present instant moved by seconds, its only argument."""
+
+    type = UtcDateTime()
+    inherit_cache = True
+
+
+_SHIFTED: Final = {
+    "postgresql": "(statement_timestamp() + {} * interval '1 second')",
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now', {} || ' seconds')",
+}
+
+
+@compiles(_Shifted)
+def _compile_shifted(
+    element: _Shifted,
+    compiler: SQLCompiler,
+    **kw: Any,  # noqa: ANN401 - the signature is SQLAlchemy's
+) -> str:
+    seconds = compiler.process(element.clause_expr.element, **kw)
+    return _SHIFTED[compiler.dialect.name].format(seconds)
+
+
 _frozen_at: datetime | None = None
+
+
+def shifted(by: timedelta) -> ColumnElement[datetime]:
+    """Return the expression for the present instant plus *by* (which may be negative)."""
+    if _frozen_at is not None:
+        return literal(_frozen_at + by, UtcDateTime())
+    return _Shifted(literal(by.total_seconds(), Double()))
 
 
 def now() -> ColumnElement[datetime]:

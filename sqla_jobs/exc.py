@@ -239,18 +239,15 @@ class EnqueueConflictError(EnqueueError):
         )
 
 
-class DoomedTransactionError(EnqueueError):
-    """An earlier write of pending jobs failed, so this transaction cannot commit."""
+class EnqueueArgumentError(EnqueueError, ValueError):
+    """An argument of ``enqueue`` is not valid; raised by the call."""
 
-    code = "doomed"
+    code = "enqueue-argument"
 
-    def __init__(self, cause: BaseException) -> None:
-        """Tell that *cause* doomed the transaction."""
-        self.cause = repr(cause)
-        super().__init__(
-            f"Pending jobs of this transaction could not be written ({cause}): roll it "
-            f"back and run it again; a commit would lose the jobs."
-        )
+    def __init__(self, argument: str, value: object, reason: str) -> None:
+        """Tell that *argument* was given as *value*, and the *reason* it is refused."""
+        self.argument, self.value, self.reason = argument, repr(value)[:200], reason
+        super().__init__(f"{argument}={self.value} {reason}.")
 
 
 class EnqueueRoutingError(EnqueueError):

@@ -1,0 +1,47 @@
+"""Only the SQL that differs between databases, and flags for what each can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..exc import DatabaseUnsupportedError
+from .base import QueueDialect, bind_arguments, job_connection
+from .postgresql import PostgreSQLDialect
+from .rows import Claimed, Existing, NewJob, RenewalRow, Rescued, SettleRow
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Dialect
+
+_DIALECTS: dict[str, QueueDialect] = {d.name: d for d in (PostgreSQLDialect(),)}
+
+
+def dialect_named(dialect: Dialect) -> QueueDialect:
+    """Return the queue's statements for *dialect*.
+
+    :raises DatabaseUnsupportedError: there are none.
+    """
+    found = _DIALECTS.get(dialect.name)
+    if found is None:
+        known = ", ".join(_DIALECTS)
+        raise DatabaseUnsupportedError(dialect.name, f"the queue needs {known}")
+    return found
+
+
+def dialect_of(connection: Connection) -> QueueDialect:
+    """Return the queue's statements for the database behind *connection*."""
+    return dialect_named(connection.dialect)
+
+
+__all__ = [
+    "Claimed",
+    "Existing",
+    "NewJob",
+    "QueueDialect",
+    "RenewalRow",
+    "Rescued",
+    "SettleRow",
+    "bind_arguments",
+    "dialect_named",
+    "dialect_of",
+    "job_connection",
+]

@@ -1,0 +1,182 @@
+"""What the queue asks of a database: statements that differ, and abilities.
+
+A statement is a template whose table names and clock are filled in once per schema
+mapping, so that ``schema_translate_map`` works for text as well. Callers branch on the
+abilities, never on a database's name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sqlalchemy import TextClause, text
+
+from .. import clock
+from ..models import (
+    Attempt,
+    Job,
+    JobBody,
+    JobOutput,
+    Meta,
+    QueueRow,
+    WorkerRow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import timedelta
+
+    from sqlalchemy import Connection, CursorResult, Dialect
+    from sqlalchemy.orm import Session
+
+    from .rows import Claimed, Existing, NewJob, RenewalRow, Rescued, SettleRow
+
+_TABLES = {
+    "job": Job.__table__,
+    "body": JobBody.__table__,
+    "output": JobOutput.__table__,
+    "attempt": Attempt.__table__,
+    "worker": WorkerRow.__table__,
+    "queue": QueueRow.__table__,
+    "meta": Meta.__table__,
+}
+
+
+@lru_cache(maxsize=64)
+def _names(
+    dialect: type[Dialect], translation: tuple[tuple[str | None, str | None], ...]
+) -> tuple[tuple[str, str], ...]:
+    quote = dialect().identifier_preparer.quote
+    schemas = dict(translation)
+    names = []
+    for label, table in _TABLES.items():
+        schema = schemas.get(table.schema, table.schema)
+        name = quote(table.name)
+        names.append((label, f"{quote(schema)}.{name}" if schema else name))
+    return tuple(names)
+
+
+@lru_cache(maxsize=512)
+def _fill(template: str, names: tuple[tuple[str, str], ...], now: str) -> TextClause:
+    return text(template.format(**dict(names), now=now))
+
+
+def run(connection: Connection, template: str, **params: object) -> CursorResult[Any]:
+    """Execute *template* on *connection*, in whatever transaction it is in."""
+    translation = connection.get_execution_options().get("schema_translate_map") or {}
+    names = _names(type(connection.dialect), tuple(translation.items()))
+    statement = _fill(template, names, clock.sql(connection.dialect.name))
+    return connection.execute(statement, params)
+
+
+def job_connection(session: Session) -> Connection:
+    """Return the connection on which *session* keeps jobs, opening it if need be.
+
+    The clause is an UPDATE: an INSERT sends some routing sessions to a replica.
+    """
+    return session.connection(bind_arguments=bind_arguments())
+
+
+@lru_cache(maxsize=1)
+def _job_update() -> Any:  # noqa: ANN401 - an Update, kept for get_bind only
+    return Job.__table__.update()
+
+
+def bind_arguments() -> dict[str, Any]:
+    """Return the arguments with which sessions are asked where jobs live."""
+    return {"mapper": Job.__mapper__, "clause": _job_update()}
+
+
+class QueueDialect(ABC):
+    """The statements of the queue on one kind of database."""
+
+    name: ClassVar[str]
+    skip_locked: ClassVar[bool]
+    """Rows that others hold can be stepped over; without it there is one writer."""
+    notify: ClassVar[bool]
+    """Sessions can send and await notifications."""
+
+    @abstractmethod
+    def insert_jobs(self, connection: Connection, jobs: Sequence[NewJob]) -> set[str]:
+        """Insert what has no duplicate, in the given order; return the new ids."""
+
+    @abstractmethod
+    def find_existing(
+        self, connection: Connection, jobs: Sequence[NewJob]
+    ) -> list[Existing]:
+        """Return the rows that hold an identity or an id of *jobs*."""
+
+    @abstractmethod
+    def renew_jobs(
+        self, connection: Connection, jobs: Sequence[tuple[str, NewJob]]
+    ) -> list[Existing]:
+        """Apply ``replace`` or ``rerun`` to existing ids, locked in id order."""
+
+    @abstractmethod
+    def claim(
+        self,
+        connection: Connection,
+        *,
+        worker_id: str,
+        rooms: Mapping[str, int],
+        limits: Mapping[str, float],
+        unknown: Collection[str],
+        inline: int,
+    ) -> list[Claimed]:
+        """Take ready jobs whose time has come, under *worker_id*'s lease."""
+
+    @abstractmethod
+    def inputs_of(self, connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+        """Return the inputs of *ids* as JSON text."""
+
+    @abstractmethod
+    def next_due(
+        self, connection: Connection, queues: Sequence[str], unknown: Collection[str]
+    ) -> float | None:
+        """Return the seconds until the next job of *queues* is due."""
+
+    @abstractmethod
+    def settle(
+        self,
+        connection: Connection,
+        *,
+        worker_id: str,
+        worker: str,
+        rows: Sequence[SettleRow],
+        wait: bool,
+    ) -> set[str]:
+        """Write outcomes where fence and owner match; return the accepted ids."""
+
+    @abstractmethod
+    def hold(
+        self, connection: Connection, *, job_id: str, fence: int, worker_id: str
+    ) -> bool:
+        """Lock the attempt's job row until the transaction ends, if it still owns it.
+
+        Also bounds how long this transaction may idle from here on, where the database
+        can: a process that freezes before its COMMIT must not keep the row.
+        """
+
+    @abstractmethod
+    def renew(
+        self,
+        connection: Connection,
+        *,
+        worker_id: str,
+        ttl: timedelta,
+        running: Sequence[tuple[str, int]],
+        backends: Sequence[int],
+    ) -> RenewalRow | None:
+        """Extend a valid lease and report on *running*; None when it is over."""
+
+    @abstractmethod
+    def rescue(
+        self, connection: Connection, *, grace: timedelta, delay: timedelta, limit: int
+    ) -> list[Rescued]:
+        """Free jobs whose owner's lease or whose deadline passed *grace* ago."""
+
+    @abstractmethod
+    def end_backends(self, connection: Connection, worker_ids: Sequence[str]) -> int:
+        """End server processes left over by dead workers; return how many."""

@@ -1,0 +1,1 @@
+"""Verbs of the queue: enqueue, claim, settle, renew, rescue, control."""

@@ -1,0 +1,86 @@
+"""The library's own connections: a small pool made from the application's engine.
+
+``pool.recreate()`` keeps how the application connects (its URL, its connect arguments,
+its connect events such as IAM tokens), and never leaks our settings into its pool.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.engine import Engine, make_url
+
+from sqla_jobs.dialects import bind_arguments, dialect_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import URL
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+OWN_DRIVER = {"postgresql": "psycopg"}
+"""The driver of our own connections, where the application's is another one."""
+
+
+def own_engine(app_engine: Engine, *, url: URL | str | None = None) -> Engine:
+    """Return an engine of our own on the database of *app_engine*; connects lazily.
+
+    READ COMMITTED, statements never prepared by the server (a cached generic plan
+    costs 40 ms where a fresh one costs 0.7, and poolers break on it), parameters hidden
+    from logs. An engine of another driver, or an async one, is served through psycopg
+    with the same URL; connect arguments that are not in the URL do not come along then:
+    give *url* in that case.
+
+    :raises DatabaseUnsupportedError: the queue cannot live in that database.
+    """
+    dialect_named(app_engine.dialect)
+    driver = OWN_DRIVER.get(app_engine.dialect.name, app_engine.dialect.driver)
+    if url is None and _can_share_pool(app_engine, driver):
+        engine = Engine(
+            app_engine.pool.recreate(),
+            app_engine.dialect,
+            app_engine.url,
+            hide_parameters=True,
+        )
+    else:
+        target = make_url(url) if url is not None else app_engine.url
+        name = f"{target.get_backend_name()}+{driver}"
+        engine = create_engine(target.set(drivername=name), hide_parameters=True)
+    event.listen(engine, "connect", _never_prepare)
+    options = app_engine.get_execution_options()
+    translation = options.get("schema_translate_map")
+    return engine.execution_options(
+        isolation_level="READ COMMITTED",
+        **({"schema_translate_map": translation} if translation else {}),
+    )
+
+
+def _can_share_pool(engine: Engine, driver: str) -> bool:
+    return engine.dialect.driver == driver and not engine.dialect.is_async
+
+
+def _never_prepare(
+    connection: DBAPIConnection,
+    record: ConnectionPoolEntry,  # noqa: ARG001 - SQLAlchemy's signature
+) -> None:
+    if hasattr(connection, "prepare_threshold"):
+        connection.prepare_threshold = None
+
+
+def engine_of(factory: Callable[[], Any]) -> Engine:
+    """Return the engine on which the sessions of *factory* keep jobs.
+
+    *factory* makes sessions: a sessionmaker, a scoped_session, an async_sessionmaker,
+    or any callable. One session is made, asked and thrown away; no connection is made.
+    """
+    session = factory()
+    sync = getattr(session, "sync_session", session)
+    try:
+        bind = sync.get_bind(**bind_arguments())
+    finally:
+        if hasattr(factory, "remove"):  # a scoped_session
+            factory.remove()
+    engine: Engine = bind.engine if isinstance(bind, Connection) else bind
+    return engine

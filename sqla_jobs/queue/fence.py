@@ -1,0 +1,129 @@
+"""The fence of an attempt's own session.
+
+Every COMMIT of a guarded session first locks its attempt's job row, matching
+``(id, fence, worker_id)``: an attempt that has lost its job gets
+:exc:`.LeaseLostError`, and the guard of :mod:`sqla_jobs.queue.ledger` rolls its rows
+back. The completing commit also settles the job, in the same transaction: effects and
+completion are one.
+
+The row is locked no earlier than that: a handler that writes business rows first and a
+request that cancels the job last take their locks in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import event
+
+from sqla_jobs.dialects import SettleRow, bind_arguments, dialect_of, job_connection
+from sqla_jobs.exc import LeaseLostError
+from sqla_jobs.queue import ledger
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session, SessionTransaction
+
+
+class AttemptGuard:
+    """Who an attempt is, and what its next commit shall do.
+
+    One guard serves one session of one attempt. ``abandon`` may be called from another
+    thread; everything else belongs to the attempt's own.
+    """
+
+    __slots__ = (
+        "_abandoned",
+        "_output",
+        "attempt",
+        "completed",
+        "completing",
+        "fence",
+        "job_id",
+        "worker",
+        "worker_id",
+    )
+
+    def __init__(
+        self, job_id: str, fence: int, attempt: int, *, worker_id: str, worker: str
+    ) -> None:
+        """Make the guard of attempt number *attempt* of *job_id*."""
+        self.job_id, self.fence, self.attempt = job_id, fence, attempt
+        self.worker_id, self.worker = worker_id, worker
+        self.completing = False
+        self.completed = False
+        """The completing statement matched; its COMMIT may still be ambiguous."""
+        self._output: str | None = None
+        self._abandoned: BaseException | None = None
+
+    def complete(self, output: str | None) -> None:
+        """Let the next commit settle the job as succeeded with *output* (JSON)."""
+        self._output, self.completing = output, True
+
+    def abandon(self, error: BaseException) -> None:
+        """Let every later commit raise *error* without asking the database."""
+        self._abandoned = error
+
+    def hold(self, connection: Connection) -> None:
+        """Lock the job row until this transaction ends.
+
+        :raises LeaseLostError: the attempt does not own the job any more.
+        """
+        self._check()
+        held = dialect_of(connection).hold(
+            connection, job_id=self.job_id, fence=self.fence, worker_id=self.worker_id
+        )
+        if not held:
+            raise LeaseLostError(self.job_id, self.fence)
+        self._check()
+
+    def settle(self, connection: Connection) -> set[str]:
+        """Settle the job as succeeded in this transaction.
+
+        :raises LeaseLostError: the attempt does not own the job any more.
+        """
+        self._check()
+        accepted = dialect_of(connection).settle(
+            connection,
+            worker_id=self.worker_id,
+            worker=self.worker,
+            rows=[
+                SettleRow(
+                    self.job_id,
+                    self.fence,
+                    self.attempt,
+                    "succeeded",
+                    output=self._output,
+                )
+            ],
+            wait=True,
+        )
+        if not accepted:
+            raise LeaseLostError(self.job_id, self.fence)
+        self._check()
+        self.completed = True
+        return set()
+
+    def _check(self) -> None:
+        if self._abandoned is not None:
+            raise self._abandoned
+
+
+def guard(session: Session, attempt: AttemptGuard) -> None:
+    """Fence every commit of *session* by *attempt*; the session must be fresh."""
+
+    def join(
+        session: Session,
+        transaction: SessionTransaction,  # noqa: ARG001 - SQLAlchemy's signature
+        connection: Connection,
+    ) -> None:
+        bind = session.get_bind(**bind_arguments())
+        if connection is bind or connection.engine is bind:
+            ledger.ledger_of(connection).fence = attempt
+
+    def open_for_completion(session: Session) -> None:
+        if attempt.completing and not session.in_nested_transaction():
+            job_connection(session)
+
+    event.listen(session, "after_begin", join)
+    event.listen(session, "before_commit", open_for_completion)
