@@ -44,7 +44,7 @@ from sqla_jobs.declare.shapes import (
 from sqla_jobs.declare.strict import Decode, Hooks, Problem, Unsupported, wrong
 
 _lock = RLock()
-_known: dict[object, Hooks] = {}
+_known: dict[object, Hooks] = {**SCALARS, Any: NATIVE, object: NATIVE}
 _in_progress: set[object] = set()
 
 
@@ -95,10 +95,6 @@ def _part(type_: object, step: str) -> Hooks:
 
 
 def _make(type_: AnyType) -> Hooks:
-    if type_ is Any or type_ is object:
-        return NATIVE
-    if type_ in SCALARS:
-        return SCALARS[type_]
     if is_pydantic(type_):
         return Hooks(*pydantic_hooks(type_), frozenset({dict}))
     if is_record(type_):

@@ -32,15 +32,22 @@ MASKED: Final = "***"
 
 @attrs.define(eq=False)
 class Mask:
-    """What to hide of a decoded JSON value; recursive like the type it was made from."""
+    """What to hide of a decoded JSON value; recursive like the type it was made from.
+
+    ``steps`` are the masks of its parts, ``members`` those of a union's members: all of
+    them apply, since JSON does not always tell which member a value is of.
+    """
 
     hidden: bool = False
     steps: dict[str, Mask] = attrs.field(factory=dict)
+    members: list[Mask] = attrs.field(factory=list)
 
     def apply(self, data: object) -> object:
         """Return a copy of *data* with ``"***"`` in the place of hidden values."""
         if self.hidden:
             return MASKED
+        for member in self.members:
+            data = member.apply(data)
         each = self.steps.get("[*]")
         if isinstance(data, dict):
             return {
@@ -67,10 +74,9 @@ class Mask:
         if any(mask is self for mask in outer):
             return []
         inner = (*outer, self)
+        parts = [*self.steps.items(), *(("", member) for member in self.members)]
         return [
-            found
-            for step, mask in self.steps.items()
-            for found in mask._paths(path + step, inner)
+            found for step, mask in parts for found in mask._paths(path + step, inner)
         ]
 
 
@@ -84,39 +90,25 @@ def mask_of(type_: object) -> Mask:
 
 
 def _mask_of(type_: object, known: dict[object, Mask]) -> Mask:
-    if SENSITIVE in marks(type_):
+    if any(mark is SENSITIVE for mark in marks(type_)):
         return Mask(hidden=True)
     type_ = plain(type_)
     if not hashable(type_):  # Annotated metadata inside; such a type is not recursive
-        return _filled(Mask(), type_, known)
+        return _fill(Mask(), type_, known)
     if type_ not in known:
-        known[type_] = mask = Mask()
-        _filled(mask, type_, known)
+        known[type_] = Mask()
+        _fill(known[type_], type_, known)
     return known[type_]
 
 
-def _filled(mask: Mask, type_: object, known: dict[object, Mask]) -> Mask:
+def _fill(mask: Mask, type_: object, known: dict[object, Mask]) -> Mask:
     for step, part in parts(type_):
         found = _mask_of(part, known)
         if step == "|":
-            _merge(mask, found)
+            mask.members.append(found)
         elif step == "{}":
             # A sensitive key cannot be masked in its place: hide the whole dict.
             mask.hidden = mask.hidden or found.hidden
         else:
             mask.steps[step] = found
     return mask
-
-
-def _merge(mask: Mask, other: Mask) -> None:
-    """Hide what either hides: JSON does not always tell the members of a union apart."""
-    mask.hidden = mask.hidden or other.hidden
-    for step, found in other.steps.items():
-        mine = mask.steps.get(step)
-        if mine is None:
-            mask.steps[step] = found
-        elif mine is not found:
-            both = Mask()
-            mask.steps[step] = both
-            _merge(both, mine)
-            _merge(both, found)
