@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..exc import DatabaseUnsupportedError
-from .base import QueueDialect, bind_arguments, job_connection
-from .postgresql import PostgreSQLDialect
-from .rows import Claimed, Existing, NewJob, RenewalRow, Rescued, SettleRow
+from sqla_jobs.dialects.base import QueueDialect, bind_arguments, job_connection
+from sqla_jobs.dialects.postgresql import PostgreSQLDialect
+from sqla_jobs.dialects.rows import (
+    Claimed,
+    Existing,
+    NewJob,
+    RenewalRow,
+    Rescued,
+    SettleRow,
+)
+from sqla_jobs.exc import DatabaseUnsupportedError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Table, TextClause, text, update
 
-from .. import clock
-from ..models import (
+from sqla_jobs import clock
+from sqla_jobs.models import (
     Attempt,
     Job,
     JobBody,
@@ -25,30 +25,41 @@ from ..models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import timedelta
 
-    from sqlalchemy import Connection, CursorResult, Dialect
+    from sqlalchemy import Connection, CursorResult
     from sqlalchemy.orm import Session
+    from sqlalchemy.sql.dml import Update
+    from typing_extensions import Unpack
 
-    from .rows import Claimed, Existing, NewJob, RenewalRow, Rescued, SettleRow
+    from sqla_jobs.dialects.rows import (
+        Claimed,
+        Existing,
+        NewJob,
+        RenewalRow,
+        Rescued,
+        SettleRow,
+    )
 
-_TABLES = {
-    "job": Job.__table__,
-    "body": JobBody.__table__,
-    "output": JobOutput.__table__,
-    "attempt": Attempt.__table__,
-    "worker": WorkerRow.__table__,
-    "queue": QueueRow.__table__,
-    "meta": Meta.__table__,
+_TABLES: Final = {
+    label: cast("Table", mapped.__table__)
+    for label, mapped in (
+        ("job", Job),
+        ("body", JobBody),
+        ("output", JobOutput),
+        ("attempt", Attempt),
+        ("worker", WorkerRow),
+        ("queue", QueueRow),
+        ("meta", Meta),
+    )
 }
 
 
 @lru_cache(maxsize=64)
 def _names(
-    dialect: type[Dialect], translation: tuple[tuple[str | None, str | None], ...]
+    quote: Callable[[str], str], translation: tuple[tuple[str | None, str | None], ...]
 ) -> tuple[tuple[str, str], ...]:
-    quote = dialect().identifier_preparer.quote
     schemas = dict(translation)
     names = []
     for label, table in _TABLES.items():
@@ -63,10 +74,13 @@ def _fill(template: str, names: tuple[tuple[str, str], ...], now: str) -> TextCl
     return text(template.format(**dict(names), now=now))
 
 
-def run(connection: Connection, template: str, **params: object) -> CursorResult[Any]:
+def run(
+    connection: Connection, template: str, **params: object
+) -> CursorResult[Unpack[tuple[Any, ...]]]:
     """Execute *template* on *connection*, in whatever transaction it is in."""
     translation = connection.get_execution_options().get("schema_translate_map") or {}
-    names = _names(type(connection.dialect), tuple(translation.items()))
+    quote = connection.dialect.identifier_preparer.quote
+    names = _names(quote, tuple(translation.items()))
     statement = _fill(template, names, clock.sql(connection.dialect.name))
     return connection.execute(statement, params)
 
@@ -80,8 +94,8 @@ def job_connection(session: Session) -> Connection:
 
 
 @lru_cache(maxsize=1)
-def _job_update() -> Any:  # noqa: ANN401 - an Update, kept for get_bind only
-    return Job.__table__.update()
+def _job_update() -> Update:
+    return update(Job)
 
 
 def bind_arguments() -> dict[str, Any]:

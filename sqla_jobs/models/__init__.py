@@ -1,8 +1,8 @@
 """All mapped tables of the library, and no queries."""
 
-from .base import Base, metadata
-from .job import Attempt, Job, JobBody, JobOutput
-from .runtime import (
+from sqla_jobs.models.base import Base, metadata
+from sqla_jobs.models.job import Attempt, Job, JobBody, JobOutput
+from sqla_jobs.models.runtime import (
     CODE_VERSION,
     MIN_SCHEMA_VERSION,
     SCHEMA_VERSION,

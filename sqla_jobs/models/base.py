@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import MetaData
 from sqlalchemy.orm import DeclarativeBase
 
-from ..settings import schema_name
+from sqla_jobs.settings import schema_name
 
 NAMING: Final = {
     "pk": "%(table_name)s_pkey",

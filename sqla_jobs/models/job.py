@@ -25,8 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, column_property, mapped_column, relationship
 
-from ..clock import UtcDateTime
-from .base import HOT_STORAGE, Base
+from sqla_jobs.clock import UtcDateTime
+from sqla_jobs.models.base import HOT_STORAGE, Base
 
 
 class JobBody(Base):

@@ -9,8 +9,8 @@ from uuid import UUID
 from sqlalchemy import JSON, Integer, SmallInteger, Text, Uuid, event, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from ..clock import UtcDateTime
-from .base import BEATING_STORAGE, Base
+from sqla_jobs.clock import UtcDateTime
+from sqla_jobs.models.base import BEATING_STORAGE, Base
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table

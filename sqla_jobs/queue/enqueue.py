@@ -105,7 +105,7 @@ def write_jobs(session: Session | scoped_session[Any] | Connection, /) -> None:
 
 
 def _resolve(
-    session: Session | scoped_session[Any] | Connection,
+    session: object,
 ) -> Session | Connection:
     if isinstance(session, (Session, Connection)):
         return session
@@ -145,11 +145,7 @@ class _Options:
         on_duplicate: OnDuplicate | None,
         enqueued_by: str | None,
     ) -> None:
-        if not isinstance(job, JobSpec):
-            raise EnqueueArgumentError(
-                "job", type(job).__qualname__, "is not a declared job"
-            )
-        self.job = job
+        self.job = _declared(job)
         self.run_at = _instant(run_at, delay)
         self.delay = (
             0.0
@@ -184,6 +180,12 @@ class _Options:
         )
 
 
+def _declared(job: object) -> JobSpec[Any, Any]:
+    if isinstance(job, JobSpec):
+        return job
+    raise EnqueueArgumentError("job", type(job).__qualname__, "is not a declared job")
+
+
 def _instant(run_at: datetime | None, delay: Duration | None) -> datetime | None:
     if run_at is None:
         return None
@@ -196,7 +198,7 @@ def _instant(run_at: datetime | None, delay: Duration | None) -> datetime | None
     return run_at
 
 
-def _priority(value: int) -> int:
+def _priority(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 9:
         raise EnqueueArgumentError("priority", value, "is not 0 (first) to 9 (last)")
     return value
@@ -213,7 +215,7 @@ def _mode(value: OnDuplicate) -> OnDuplicate:
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 
 
-def _enqueued_by(target: Session | Connection, given: str | None) -> str | None:
+def _enqueued_by(target: Session | Connection, given: object) -> str | None:
     if given is None:
         given = target.info.get(ENQUEUED_BY)
     if given is None:

@@ -328,7 +328,7 @@ def _depth(connection: Connection, name: str) -> int:
     nested: Any = connection.get_nested_transaction()
     depth = 0
     while nested is not None:
-        depth += nested.is_active
+        depth += bool(nested.is_active)
         if nested._savepoint == name:
             return depth
         nested = nested._previous_nested

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
@@ -13,7 +14,6 @@ from sqla_jobs.exc import NotWrittenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
     from uuid import UUID
 
     from sqla_jobs.declare.job import OnDuplicate
@@ -98,7 +98,7 @@ class PendingJob:
     """Seconds from the call, not from the write."""
     enqueued_by: str | None
     traceparent: str | None
-    called_at: float = attrs.field(factory=lambda: clock.monotonic())
+    called_at: float = attrs.field(factory=clock.monotonic)
 
     @property
     def identity(self) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 import attrs
@@ -16,7 +16,9 @@ from sqla_jobs.models import WorkerRow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sqlalchemy import CursorResult
     from sqlalchemy.orm import Session
+    from typing_extensions import Unpack
 
 EXPIRED_FOR: Final = timedelta(days=1)
 """How far in the past a lease is set that ends on purpose: beyond any grace."""
@@ -111,4 +113,4 @@ def reap_workers(session: Session, *, after: timedelta) -> int:
         .where(WorkerRow.lease_until < clock.shifted(-after))
         .execution_options(synchronize_session=False)
     )
-    return int(result.rowcount)
+    return cast("CursorResult[Unpack[tuple[Any, ...]]]", result).rowcount

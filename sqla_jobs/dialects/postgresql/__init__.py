@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ..base import QueueDialect, run
-from ..rows import Claimed, Existing, NewJob, RenewalRow, Rescued, SettleRow
-from . import claim_sql, enqueue_sql, settle_sql
+from sqla_jobs.dialects.base import QueueDialect, run
+from sqla_jobs.dialects.postgresql import claim_sql, enqueue_sql, settle_sql
+from sqla_jobs.dialects.rows import (
+    Claimed,
+    Existing,
+    NewJob,
+    RenewalRow,
+    Rescued,
+    SettleRow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -88,7 +95,7 @@ class PostgreSQLDialect(QueueDialect):
     def inputs_of(self, connection: Connection, ids: Sequence[str]) -> dict[str, str]:
         """Return the inputs of *ids* as JSON text."""
         rows = run(connection, claim_sql.INPUTS, ids=list(ids))
-        return {id_: input_ for id_, input_ in rows}
+        return {row[0]: row[1] for row in rows}
 
     def next_due(
         self, connection: Connection, queues: Sequence[str], unknown: Collection[str]
