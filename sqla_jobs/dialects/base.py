@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.dml import Update
-    from typing_extensions import Unpack
 
     from sqla_jobs.dialects.rows import (
         Claimed,
@@ -76,7 +75,7 @@ def _fill(template: str, names: tuple[tuple[str, str], ...], now: str) -> TextCl
 
 def run(
     connection: Connection, template: str, **params: object
-) -> CursorResult[Unpack[tuple[Any, ...]]]:
+) -> CursorResult[*tuple[Any, ...]]:
     """Execute *template* on *connection*, in whatever transaction it is in."""
     translation = connection.get_execution_options().get("schema_translate_map") or {}
     quote = connection.dialect.identifier_preparer.quote

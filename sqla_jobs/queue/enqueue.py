@@ -58,7 +58,15 @@ def enqueue(
     :raises EnqueueRoutingError: the session would keep jobs apart from its rows.
     """
     target = _resolve(session)
-    options = _Options(job, target, run_at, delay, priority, on_duplicate, enqueued_by)
+    options = _Options(
+        job,
+        target,
+        run_at=run_at,
+        delay=delay,
+        priority=priority,
+        on_duplicate=on_duplicate,
+        enqueued_by=enqueued_by,
+    )
     pending = options.pending(input)
     _add(target, pending)
     return pending.handle
@@ -81,7 +89,15 @@ def enqueue_many(
     One bad input refuses them all. Returns the handles in the order of the inputs.
     """
     target = _resolve(session)
-    options = _Options(job, target, run_at, delay, priority, on_duplicate, enqueued_by)
+    options = _Options(
+        job,
+        target,
+        run_at=run_at,
+        delay=delay,
+        priority=priority,
+        on_duplicate=on_duplicate,
+        enqueued_by=enqueued_by,
+    )
     pending = [options.pending(input_) for input_ in inputs]
     if pending:
         _add(target, *pending)
@@ -139,6 +155,7 @@ class _Options:
         self,
         job: JobSpec[Any, Any],
         target: Session | Connection,
+        *,
         run_at: datetime | None,
         delay: Duration | None,
         priority: int | None,

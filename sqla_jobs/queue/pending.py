@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import attrs
 
 from sqla_jobs import clock
+from sqla_jobs.declare.job import OnDuplicate
 from sqla_jobs.dialects import NewJob
 from sqla_jobs.exc import NotWrittenError
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-    from sqla_jobs.declare.job import OnDuplicate
 
 EnqueueOutcome: TypeAlias = Literal["created", "kept", "replaced", "rerun"]
 

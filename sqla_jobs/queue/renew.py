@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import CursorResult
     from sqlalchemy.orm import Session
-    from typing_extensions import Unpack
 
 EXPIRED_FOR: Final = timedelta(days=1)
 """How far in the past a lease is set that ends on purpose: beyond any grace."""
@@ -113,4 +112,4 @@ def reap_workers(session: Session, *, after: timedelta) -> int:
         .where(WorkerRow.lease_until < clock.shifted(-after))
         .execution_options(synchronize_session=False)
     )
-    return cast("CursorResult[Unpack[tuple[Any, ...]]]", result).rowcount
+    return cast("CursorResult[*tuple[Any, ...]]", result).rowcount

@@ -19,14 +19,13 @@ from sqlalchemy.orm import Session
 from sqla_jobs.dialects import bind_arguments, dialect_named, job_connection
 from sqla_jobs.exc import EnqueueRoutingError
 from sqla_jobs.queue import ledger, wakeup
+from sqla_jobs.queue.pending import PendingJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import Engine
     from sqlalchemy.orm import SessionTransaction
-
-    from sqla_jobs.queue.pending import PendingJob
 
     Action = Callable[[Connection], set[str]]
 
