@@ -6,6 +6,7 @@ under ``TYPE_CHECKING``. What cannot be resolved is not guessed.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -32,8 +33,7 @@ class Handler:
         if isinstance(function, type) or not callable(function):
             raise HandlerError(job, repr(function), "is not a function")
         where = cls.where(function)
-        # An object with a __call__ is what that method is.
-        kind = function if inspect.isroutine(function) else type(function).__call__
+        kind = _called(function)
         if inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind):
             raise HandlerError(job, where, "is a generator: return, do not yield")
         try:
@@ -43,20 +43,36 @@ class Handler:
             raise HandlerError(
                 job, where, "must take two positional arguments, (ctx, input)"
             ) from error
-        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            kind
-        )
+        is_async = inspect.iscoroutinefunction(kind)
         _check_context(function, signature, job=job, is_async=is_async)
         return cls(function, is_async)
 
     @staticmethod
     def where(function: object) -> str:
         """Return ``module.function`` and its line, for messages."""
-        plain = inspect.unwrap(function) if callable(function) else function
+        plain = _written(function) if callable(function) else function
         name = getattr(plain, "__qualname__", repr(plain))
         code = getattr(plain, "__code__", None)
         line = f":{code.co_firstlineno}" if code is not None else ""
         return f"{getattr(plain, '__module__', '?')}.{name}{line}"
+
+
+def _called(function: Callable[..., object]) -> Callable[..., object]:
+    """Return what runs when *function* is called: an object's ``__call__``, or itself.
+
+    A decorator's wrapper counts, not what it wraps: it decides what is returned.
+    """
+    if inspect.isroutine(function) or isinstance(function, functools.partial):
+        return function
+    return type(function).__call__
+
+
+def _written(function: Callable[..., object]) -> Callable[..., object]:
+    """Return what was written with ``def``: the one that has the annotations."""
+    function = inspect.unwrap(_called(function))
+    if isinstance(function, functools.partial):
+        return _written(function.func)
+    return function
 
 
 def return_type(handler: Handler) -> object:
@@ -64,9 +80,8 @@ def return_type(handler: Handler) -> object:
 
     ``Any`` (plain JSON values) when there is no annotation or it cannot be resolved.
     """
-    annotation = getattr(inspect.unwrap(handler.function), "__annotations__", {}).get(
-        "return", _UNKNOWN
-    )
+    annotations = getattr(_written(handler.function), "__annotations__", {})
+    annotation = annotations.get("return", _UNKNOWN)
     resolved = _resolve(handler.function, annotation)
     return Any if resolved is _UNKNOWN else resolved
 
@@ -100,11 +115,9 @@ def _check_context(
 def _resolve(function: Callable[..., object], annotation: object) -> object:
     if annotation is inspect.Parameter.empty or annotation is _UNKNOWN:
         return _UNKNOWN
-    plain = inspect.unwrap(function)
+    names = getattr(_written(function), "__globals__", {})
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
-        return get_type_hints(
-            holder, globalns=getattr(plain, "__globals__", {}), include_extras=True
-        )["it"]
+        return get_type_hints(holder, globalns=names, include_extras=True)["it"]
     except Exception:  # the annotation is user code: a NameError, or anything else
         return _UNKNOWN

@@ -15,6 +15,7 @@ from typing import (
     TypeAlias,
     TypeVar,
     final,
+    get_args,
     overload,
 )
 from uuid import UUID
@@ -43,9 +44,7 @@ Out_co = TypeVar("Out_co", covariant=True)
 OnDuplicate: TypeAlias = Literal["keep", "replace", "rerun", "error"]
 """What an enqueue does when a job with its identity exists."""
 
-ON_DUPLICATE: Final[frozenset[OnDuplicate]] = frozenset(
-    ("keep", "replace", "rerun", "error")
-)
+ON_DUPLICATE: Final[tuple[OnDuplicate, ...]] = get_args(OnDuplicate)
 """Every :data:`.OnDuplicate`."""
 
 

@@ -323,7 +323,7 @@ def _check_kinds(
     if not isinstance(retry, Retry):
         raise InvalidOptionError("retry", f"is {retry!r}, not a Retry(...)", name)
     if on_duplicate not in ON_DUPLICATE:
-        modes = ", ".join(sorted(ON_DUPLICATE))
+        modes = ", ".join(ON_DUPLICATE)
         raise InvalidOptionError(
             "on_duplicate", f"is {on_duplicate!r}, not one of {modes}", name
         )

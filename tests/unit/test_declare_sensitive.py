@@ -145,6 +145,7 @@ def test_no_error_quotes_a_sensitive_value(type_, text):
         assert "4242" not in str(told)
         assert "4242" not in repr(told)
         told = told.__cause__
+    mistyped: list[Any] = [4242, "x"]
     with pytest.raises(PayloadError) as error:
-        codec(Card).encode(attrs.evolve(Card("", "x"), number=4242))
+        codec(Card).encode(Card(*mistyped))
     assert "4242" not in str(error.value)
