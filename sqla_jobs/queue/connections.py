@@ -6,6 +6,7 @@ its connect events such as IAM tokens), and never leaks our settings into its po
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, create_engine, event
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import URL
-    from sqlalchemy.engine.interfaces import DBAPIConnection
-    from sqlalchemy.pool import ConnectionPoolEntry
+    from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+    from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 OWN_DRIVER = {"postgresql": "psycopg"}
 """The driver of our own connections, where the application's is another one."""
@@ -27,7 +28,7 @@ OWN_DRIVER = {"postgresql": "psycopg"}
 def own_engine(app_engine: Engine, *, url: URL | str | None = None) -> Engine:
     """Return an engine of our own on the database of *app_engine*; connects lazily.
 
-    READ COMMITTED, statements never prepared by the server (a cached generic plan
+    READ COMMITTED (or what ``execution_options(isolation_level=...)`` makes of it), statements never prepared by the server (a cached generic plan
     costs 40 ms where a fresh one costs 0.7, and poolers break on it), parameters hidden
     from logs. An engine of another driver, or an async one, is served through psycopg
     with the same URL; connect arguments that are not in the URL do not come along then:
@@ -49,12 +50,25 @@ def own_engine(app_engine: Engine, *, url: URL | str | None = None) -> Engine:
         name = f"{target.get_backend_name()}+{driver}"
         engine = create_engine(target.set(drivername=name), hide_parameters=True)
     event.listen(engine, "connect", _never_prepare)
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "checkout", partial(_read_committed, engine.dialect))
     options = app_engine.get_execution_options()
     translation = options.get("schema_translate_map")
-    return engine.execution_options(
-        isolation_level="READ COMMITTED",
-        **({"schema_translate_map": translation} if translation else {}),
-    )
+    if translation:
+        return engine.execution_options(schema_translate_map=translation)
+    return engine
+
+
+def _read_committed(
+    dialect: Dialect,
+    connection: DBAPIConnection,
+    record: ConnectionPoolEntry,  # noqa: ARG001 - SQLAlchemy's signature
+    proxy: PoolProxiedConnection,  # noqa: ARG001 - SQLAlchemy's signature
+) -> None:
+    # Not an execution option of the engine: an engine made from this one with
+    # isolation_level="AUTOCOMMIT" would get both, and this one last. The dialect's own
+    # default is what the application asked for.
+    dialect.set_isolation_level(connection, "READ COMMITTED")
 
 
 def _can_share_pool(engine: Engine, driver: str) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import itertools
 import logging
 import os
 import threading
@@ -63,41 +64,53 @@ class Notifier:
         self._condition = threading.Condition()
         # For each engine, its queues and when each hint is due (monotonic seconds).
         self._due: dict[Engine, dict[str, float]] = {}
-        self._repeats: list[tuple[float, Engine, frozenset[str]]] = []
+        # Hints of commits that nobody has reported yet, by token.
+        self._repeats: dict[int, tuple[list[float], Engine, frozenset[str]]] = {}
+        self._tokens = itertools.count()
         self._targets: dict[Engine, _Target] = {}
         self._thread: threading.Thread | None = None
-        self._closing = False
+        self._closing = self._sending = False
+        self._sleeps_until = 0.0
 
     def notify(self, engine: Engine, queues: Iterable[str]) -> None:
         """Hint workers on *engine*'s database that *queues* have work; never blocks."""
         now = time.monotonic()
         with self._condition:
             due = self._due.setdefault(engine, {})
+            known = len(due)
             for queue in queues:
                 due.setdefault(queue, now)
-            self._wake()
+            if len(due) > known:
+                self._wake_before(now)
 
-    def repeat(self, engine: Engine, queues: Iterable[str]) -> None:
-        """Hint at :data:`REPEATS` from now: a commit that nobody reports is near."""
+    def repeat(self, engine: Engine, queues: Iterable[str]) -> int:
+        """Hint at :data:`REPEATS` from now, unless :meth:`reported`; return a token."""
         now = time.monotonic()
-        names = frozenset(queues)
         with self._condition:
-            self._repeats += [(now + after, engine, names) for after in REPEATS]
-            self._wake()
+            token = next(self._tokens)
+            times = [now + after for after in REPEATS]
+            self._repeats[token] = (times, engine, frozenset(queues))
+            self._wake_before(times[0])
+        return token
+
+    def reported(self, token: int) -> None:
+        """Drop the repeats of a commit that is known to be through."""
+        with self._condition:
+            self._repeats.pop(token, None)
 
     def flush(self, timeout: float = 1.0) -> None:
         """Send what is due and wait for it, at most *timeout* seconds."""
         end = time.monotonic() + timeout
         with self._condition:
-            for _, engine, names in self._repeats:
+            for _, engine, names in self._repeats.values():
                 due = self._due.setdefault(engine, {})
                 for queue in names:
                     due.setdefault(queue, 0.0)
             self._repeats.clear()
             self._closing = True
             self._condition.notify_all()
-            while self._due and self._thread is not None and time.monotonic() < end:
-                self._condition.wait(end - time.monotonic())
+            while (self._due or self._sending) and time.monotonic() < end:
+                self._condition.wait(max(0.0, end - time.monotonic()))
             self._closing = False
 
     def forget(self) -> None:
@@ -107,7 +120,10 @@ class Notifier:
         for target in targets.values():
             target.engine.dispose(close=False)
 
-    def _wake(self) -> None:
+    def _wake_before(self, at: float) -> None:
+        # A commit that is reported at once costs its thread no switch to ours.
+        if self._thread is not None and self._sleeps_until <= at:
+            return
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, name="sqla_jobs.notifier", daemon=True
@@ -119,31 +135,40 @@ class Notifier:
         while True:
             with self._condition:
                 engine, queues = self._next()
+                self._sending = True
             target = self._targets.get(engine)
             if target is None:
                 target = self._targets[engine] = _Target(engine)
             target.send(queues)
             with self._condition:
+                self._sending = False
                 self._condition.notify_all()
 
     def _next(self) -> tuple[Engine, list[str]]:
         """Wait for the next hint; the condition is held."""
         while True:
             now = time.monotonic()
-            for at, engine, names in self._repeats:
-                if at <= now:
-                    due = self._due.setdefault(engine, {})
-                    for queue in names:
-                        due.setdefault(queue, at)
-            self._repeats = [r for r in self._repeats if r[0] > now]
-            waits = [at - now for at, _, _ in self._repeats]
+            for token, (times, engine, names) in list(self._repeats.items()):
+                if times[0] > now:
+                    continue
+                due = self._due.setdefault(engine, {})
+                for queue in names:
+                    due.setdefault(queue, times[0])
+                del times[0]
+                if not times:
+                    del self._repeats[token]
+            waits = [times[0] - now for times, _, _ in self._repeats.values()]
             for engine in list(self._due):
                 target = self._targets.get(engine)
                 wait = target.sent + SPACING - now if target else 0.0
                 if wait <= 0 or self._closing:
                     return engine, list(self._due.pop(engine))
                 waits.append(wait)
-            if not self._condition.wait(min(waits, default=IDLE_CLOSE)) and not waits:
+            wait = min(waits, default=IDLE_CLOSE)
+            self._sleeps_until = now + wait
+            woken = self._condition.wait(wait)
+            self._sleeps_until = 0.0
+            if not (woken or waits):
                 for target in self._targets.values():
                     target.close()
 
@@ -204,8 +229,8 @@ def committing(connection: Connection, queues: set[str]) -> None:
     """Remember, at the end of a commit listener, whom to wake when it is through."""
     if not queues or not dialect_named(connection.dialect).notify:
         return
-    connection.info[_KEY] = (connection.engine, frozenset(queues))
-    notifier.repeat(connection.engine, queues)
+    token = notifier.repeat(connection.engine, queues)
+    connection.info[_KEY] = (token, connection.engine, frozenset(queues))
 
 
 def committed(connection: Connection) -> None:
@@ -216,7 +241,9 @@ def committed(connection: Connection) -> None:
 def _send(info: dict[Any, Any]) -> None:
     hint = info.pop(_KEY, None)
     if hint is not None:
-        notifier.notify(*hint)
+        token, engine, queues = hint
+        notifier.reported(token)
+        notifier.notify(engine, queues)
 
 
 def watch_checkins(engine: Engine) -> None:

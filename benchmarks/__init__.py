@@ -1,0 +1,1 @@
+"""Measurements: ratios in one run on one server, with durability on."""
