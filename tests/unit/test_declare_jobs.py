@@ -325,7 +325,7 @@ def test_a_decorated_function_is_what_its_wrapper_is():
         declared_with(awaits_it)
 
 
-def declared_with(handler: Any) -> JobSpec[Any, Any]:
+def declared_with(handler: Any) -> Any:
     return Jobs().job("billing.charge", **options())(handler)
 
 
