@@ -1,0 +1,147 @@
+"""The connections that an attempt's session holds, and how to take them away.
+
+An attempt that was abandoned may sit inside a long statement or an idle transaction; its
+row locks would block the retry. So its connections are ended: the server process is
+terminated where that is permitted, else the running statement is cancelled, and the
+socket is shut down.
+
+The race is with the connection's return to its pool: ending it a moment too late hits
+the next borrower (25 times of 60 without the lock). So both the check-in and the ending
+take the attempt's lock: a connection is ended only while the attempt holds it, and one
+that was ended is invalidated when it comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import event, text
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.orm import Session, SessionTransaction
+    from sqlalchemy.pool import ConnectionPoolEntry, Pool
+
+CANCEL_LIMIT: Final = 2.0
+"""Seconds that a cancel request may take."""
+
+# A pooler in between shows numbers that are no process of the server, or another's:
+# only a session of our own role and database is ended.
+_TERMINATE: Final = text(
+    "select pg_terminate_backend(pid) from pg_stat_activity where pid = :pid"
+    " and datname = current_database() and usename = current_user"
+    " and pid <> pg_backend_pid()"
+)
+
+_watched: weakref.WeakSet[Pool] = weakref.WeakSet()
+_borrowers: dict[int, Borrowed] = {}
+
+
+class Borrowed:
+    """What the session of one attempt has checked out of its pool now."""
+
+    __slots__ = ("_ended", "_held", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[int, tuple[Any, int | None]] = {}
+        self._ended: BaseException | None = None
+
+    def watch(self, session: Session) -> None:
+        """Keep the books of *session* from now on."""
+        event.listen(session, "after_begin", self._begun)
+
+    def pids(self) -> list[int]:
+        """Return the server processes of the connections held now."""
+        return [pid for _, pid in list(self._held.values()) if pid is not None]
+
+    def end(self, error: BaseException, engine: Engine) -> None:
+        """End every connection held now, and refuse new transactions with *error*.
+
+        Blocks for a few seconds at most; *engine* is the library's own.
+        """
+        with self._lock:
+            self._ended = error
+            for driver, pid in self._held.values():
+                if pid is None or not _terminate(engine, pid):
+                    _cancel(driver)
+                _shut(driver)
+
+    def _begun(
+        self,
+        session: Session,  # noqa: ARG002 - SQLAlchemy's signature
+        transaction: SessionTransaction,  # noqa: ARG002 - SQLAlchemy's signature
+        connection: Connection,
+    ) -> None:
+        pooled = connection.connection
+        dbapi = pooled.dbapi_connection
+        if dbapi is None:
+            return
+        _watch_pool(connection.engine.pool)
+        driver = pooled.driver_connection
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            self._held[id(dbapi)] = (driver, _pid(driver))
+            _borrowers[id(dbapi)] = self
+
+    def _returned(self, dbapi: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+        with self._lock:
+            self._held.pop(id(dbapi), None)
+            if self._ended is not None:
+                record.invalidate()
+
+
+def _watch_pool(pool: Pool) -> None:
+    if pool not in _watched:
+        _watched.add(pool)
+        event.listen(pool, "checkin", _checked_in)
+
+
+def _checked_in(dbapi: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
+    borrower = _borrowers.pop(id(dbapi), None)
+    if borrower is not None and dbapi is not None:
+        borrower._returned(dbapi, record)
+
+
+def _pid(driver: Any) -> int | None:  # noqa: ANN401 - any driver's connection
+    """Return the server process behind *driver*, without asking the server."""
+    with suppress(Exception):
+        if hasattr(driver, "get_server_pid"):  # asyncpg
+            return int(driver.get_server_pid())
+        return int(driver.info.backend_pid)  # psycopg
+    return None
+
+
+def _terminate(engine: Engine, pid: int) -> bool:
+    """End the server process *pid*; False when that is not permitted or possible."""
+    try:
+        with engine.connect() as connection:
+            return bool(connection.scalar(_TERMINATE, {"pid": pid}))
+    except Exception:
+        return False
+
+
+def _cancel(driver: Any) -> None:  # noqa: ANN401 - any driver's connection
+    # A sync psycopg connection; an async one's statement ends with its cancelled task.
+    if hasattr(driver, "cancel_safe") and not hasattr(driver, "__aenter__"):
+        with suppress(Exception):
+            driver.cancel_safe(timeout=CANCEL_LIMIT)
+
+
+def _shut(driver: Any) -> None:  # noqa: ANN401 - any driver's connection
+    """Shut the socket down, so that whoever waits for it gets an error.
+
+    On a duplicate of the descriptor: closing the original under a thread that polls it
+    would let the number be given to another file.
+    """
+    with suppress(Exception):
+        number = driver.pgconn.socket
+        with socket.socket(fileno=os.dup(number)) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,232 @@
+"""The parts of a running worker, made and connected in one place.
+
+::
+
+    listener ──look──▶ claimer ──attempts──▶ executor ──endings──▶ settler
+                          ▲                  (threads, loop)           │
+                          └──────────────── room ──────────────────────┘
+    heartbeat: the lease      watchdog: timeouts, the lease's end
+    rescuer: dead workers     janitor: retention
+
+Each has its own thread, and those that talk to the database their own connection.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import attrs
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from sqla_jobs.exc import DatabaseUnavailableError
+from sqla_jobs.queue.connections import engine_of, own_engine
+from sqla_jobs.queue.schema import check_schema
+from sqla_jobs.worker.attempts import Attempts
+from sqla_jobs.worker.claimer import Claimer
+from sqla_jobs.worker.door import Door
+from sqla_jobs.worker.errors import is_connection_loss, sqlstate
+from sqla_jobs.worker.executor import Executor
+from sqla_jobs.worker.heartbeat import Heartbeat
+from sqla_jobs.worker.lifespan import Resources
+from sqla_jobs.worker.listener import Listener
+from sqla_jobs.worker.rescuer import Janitor, Rescuer
+from sqla_jobs.worker.room import Room
+from sqla_jobs.worker.service import Service, logger
+from sqla_jobs.worker.sessions import Sessions
+from sqla_jobs.worker.settler import Settler
+from sqla_jobs.worker.stats import Stats
+from sqla_jobs.worker.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Engine
+
+    from sqla_jobs.worker.config import Config
+    from sqla_jobs.worker.loop import AsyncRunner
+
+READ_ONLY = "25006"
+
+
+class Parts:
+    """Everything one start of a worker consists of; made anew for each start."""
+
+    def __init__(self, config: Config, outdated: Callable[[str], None]) -> None:
+        self.config = config
+        self.stats = Stats()
+        self.attempts = Attempts()
+        self.engines: list[Engine] = []
+        self.runner: AsyncRunner | None = None
+        self.rooms = {
+            queue: Room(queue, limit, config.prefetch)
+            for queue, limit in config.queues.items()
+        }
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        self.sessions = Sessions(
+            worker=worker, sync=config.session, async_=config.async_session
+        )
+        self.resources = Resources(config.jobs.lifespan)
+        self.settler = Settler(
+            self._door(),
+            config.jobs,
+            self.stats,
+            worker=worker,
+            busy=self.is_busy,
+            settled=self._settled,
+        )
+        self.executor = Executor(
+            self.attempts,
+            self.sessions,
+            self.settler.put,
+            around=config.jobs.around,
+            size=config.concurrency,
+        )
+        self.heartbeat = Heartbeat(
+            self._door(),
+            self.attempts,
+            self.executor,
+            queues=config.queues,
+            ttl=config.lease_ttl,
+            outdated=outdated,
+        )
+        self.listener = Listener(self._engine(), config.queues, self._look)
+        self.claimer = Claimer(
+            self._door(),
+            config.jobs,
+            self.stats,
+            rooms=self.rooms,
+            attempts=self.attempts,
+            executor=self.executor,
+            settler=self.settler,
+            lease=self.heartbeat.current,
+            healthy=self.listener.healthy,
+            poll_interval=config.poll_interval,
+        )
+        self.heartbeat.claimer = self.claimer
+        self.watchdog = Watchdog(
+            self.attempts,
+            self.rooms.values(),
+            self.executor,
+            self._engine(),
+            lease=self.heartbeat.current,
+            fence=self.heartbeat.fence,
+        )
+        self.rescuer = Rescuer(self._door(), config.jobs, self.stats, freed=self._look)
+        self.janitor = Janitor(self._door(), config.jobs, self.stats)
+
+    def is_busy(self) -> bool:
+        """Whether an attempt runs that may end soon."""
+        return any(room.running for room in self.rooms.values())
+
+    def services(self) -> Iterator[Service]:
+        """Yield every loop, in the order in which they start."""
+        yield self.heartbeat
+        yield self.watchdog
+        yield self.settler
+        yield self.listener
+        yield self.claimer
+        yield self.rescuer
+        yield self.janitor
+
+    def open(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Check database and factories, make the resources, take the lease."""
+        self._check_database()
+        if self.config.runs_async or self.resources.is_async:
+            self.runner = self.executor.use_async(loop)
+        if self.config.session is not None:
+            self.sessions.check()
+            self._warn_of_small_pool()
+        if self.config.async_session is not None and self.runner is not None:
+            self.runner.submit(self.sessions.check_async()).result()
+        with _explained():
+            self.heartbeat.register()
+        self.executor.resources = self.resources.enter(self.runner)
+
+    def snapshot(self) -> Stats:
+        """Return the counts as they are now."""
+        busy = sum(room.busy_seconds for room in self.rooms.values())
+        return attrs.evolve(self.stats, execute_seconds=busy)
+
+    def abort(self) -> None:
+        """Undo what :meth:`open` did before it raised."""
+        if self.heartbeat.lease is not None:
+            with suppress(Exception):
+                self.heartbeat.expire()
+        self.executor.close(1.0)
+        self.listener.close()
+        self.dispose()
+
+    def dispose(self) -> None:
+        """Close every connection of ours that is not in use."""
+        for engine in self.engines:
+            engine.dispose()
+
+    def _engine(self) -> Engine:
+        """Return an engine of our own with a pool of its own.
+
+        The application's pool may hold a single connection, and ours is made like it:
+        with one pool for each thread none can starve another.
+        """
+        config = self.config
+        factory = config.session or config.async_session
+        assert factory is not None  # noqa: S101 - checked by the config
+        engine = own_engine(engine_of(factory), url=config.url)
+        self.engines.append(engine)
+        return engine
+
+    def _door(self) -> Door:
+        return Door(self._engine())
+
+    def _look(self) -> None:
+        self.claimer.look()
+
+    def _settled(self, again: float | None) -> None:
+        """Tell the claimer that there is room, and when a job of ours is due again."""
+        # A rerun that was asked for made a settled job ready, and nobody announces it.
+        self.claimer.look(1.0 if again is None else min(again, 1.0))
+        self.claimer.poke()
+
+    def _check_database(self) -> None:
+        door = self._door()
+        with _explained():
+            door.run(check_schema)
+        door.close()
+
+    def _warn_of_small_pool(self) -> None:
+        """Say it when handlers may have to wait for each other's connections."""
+        factory = self.config.session
+        assert factory is not None  # noqa: S101 - asked by the caller
+        pool = engine_of(factory).pool
+        if not isinstance(pool, QueuePool):
+            return
+        overflow = pool._max_overflow
+        most = pool.size() + overflow
+        wanted = self.config.concurrency
+        if overflow >= 0 and most < wanted:
+            logger.warning(
+                "the application's pool holds %d connections, but %d attempts may run "
+                "at a time: those that use ctx.session will wait for each other, and "
+                "fail after pool_timeout (%g s); raise pool_size, or lower queues=",
+                most,
+                wanted,
+                pool.timeout(),
+            )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say in words of our own why the database cannot be used."""
+    try:
+        yield
+    except DBAPIError as error:
+        what = "The worker cannot start"
+        if sqlstate(error) == READ_ONLY:
+            raise DatabaseUnavailableError(what, "the database is read-only") from error
+        if is_connection_loss(error):
+            raise DatabaseUnavailableError(what, str(error.orig).strip()) from error
+        raise
