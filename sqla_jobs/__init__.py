@@ -32,6 +32,7 @@ from sqla_jobs.queue.control import (
 from sqla_jobs.queue.enqueue import enqueue, enqueue_many, write_jobs
 from sqla_jobs.queue.pending import Enqueued
 from sqla_jobs.session import JobSession
+from sqla_jobs.worker import Worker
 
 __all__ = [
     "NO_TENANT",
@@ -56,6 +57,7 @@ __all__ = [
     "Sensitive",
     "Snooze",
     "TenantId",
+    "Worker",
     "cancel_job",
     "constant",
     "discard_job",

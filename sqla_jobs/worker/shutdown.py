@@ -78,7 +78,9 @@ class Shutdown:
         for service in parts.services():
             service.stop(1.0)
         parts.dispose()
-        logger.info("stopped after %.1f s: %s", time.monotonic() - started, parts.stats)
+        logger.info(
+            "stopped after %.1f s: %s", time.monotonic() - started, parts.snapshot()
+        )
 
     def _until(self, reached: Callable[[], bool], limit: float) -> bool:
         """Wait until *reached*, the *limit*, or the next signal."""
