@@ -33,7 +33,6 @@ from sqla_jobs.queue.enqueue import enqueue, enqueue_many, write_jobs
 from sqla_jobs.queue.pending import Enqueued
 from sqla_jobs.session import JobSession
 from sqla_jobs.worker import Worker
-from sqla_jobs.worker import Worker
 
 __all__ = [
     "NO_TENANT",

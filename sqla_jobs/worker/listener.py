@@ -13,10 +13,8 @@ import contextlib
 import selectors
 import socket
 import time
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import uuid4
-
-from psycopg import Connection, sql
 
 from sqla_jobs.queue.wakeup import channel
 from sqla_jobs.worker.service import Service
@@ -24,6 +22,8 @@ from sqla_jobs.worker.service import Service
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    # Only for its types: without libpq it cannot even be imported.
+    from psycopg import Connection
     from sqlalchemy import Engine
 
 SIGN: Final = 10.0
@@ -91,17 +91,17 @@ class Listener(Service):
 
     def _connect(self) -> Connection[tuple[object, ...]]:
         pooled = self._engine.raw_connection()
-        driver = pooled.driver_connection
+        driver: Any = pooled.driver_connection  # psycopg's: see own_engine
         pooled.detach()
-        assert isinstance(driver, Connection)  # noqa: S101 - see own_engine
         self._connection = driver
         driver.rollback()
         driver.autocommit = True
-        driver.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+        # A name cannot be a parameter; this one is ours, letters and digits.
+        driver.execute(f'listen "{self._channel}"'.encode())
         self._sent = float("-inf")
         # What was announced before LISTEN was active is found by looking.
         self._look()
-        return driver
+        return self._connection
 
     def _give_sign(self, connection: Connection[tuple[object, ...]]) -> None:
         now = time.monotonic()
