@@ -85,13 +85,13 @@ def check_feed(ctx: JobContext, what: StationDay) -> None:
 
 
 def ask_feed(what: StationDay, attempt: int) -> None:
-    """Stand in for an HTTP request: takes 20 to 50 ms, and one in eight fails.
+    """Stand in for an HTTP request: takes 60 to 140 ms, and one in eight fails.
 
     Which ones fail is chance, but the same chance in every run: it depends on the
     station, the day and the number of the attempt alone.
     """
     dice = hashlib.sha256(f"{what}:{attempt}".encode()).digest()
-    time.sleep(0.02 + 0.03 * dice[1] / 255)
+    time.sleep(0.06 + 0.08 * dice[1] / 255)
     if dice[0] < 256 // 8:
         msg = f"the feed of {what.station} did not answer for {what.day}"
         raise FeedUnavailableError(msg)

@@ -107,7 +107,7 @@ def play(server: Embedded, engine: Engine, people: Crew, view: View) -> Result:
 
     days = len(summaries)
     killed, held = _until_midway(engine, people, view, days, workers)
-    view.say(f"killed {killed.name} with -9 while it ran {len(held)} jobs", "bold red")
+    view.say(f"killed {killed.name} with -9 while it held {len(held)} jobs", "bold red")
     _until_settled(engine, people, view, days, importing)
     view.say("all jobs are settled")
     return Result(
@@ -151,9 +151,20 @@ def _until_settled(
 ) -> None:
     """Wait until the importer is through and no job is left to run."""
 
+    said: set[str] = set()
+
+    def say_once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            view.say(line)
+
     def settled() -> bool:
         imported = importing.returncode == 0
         progress = _look(engine, people, view, days)
+        if imported:
+            say_once("all days are imported")
+        if progress.attempts.get("lost"):
+            say_once("the killed worker's lease ran out: its jobs run again")
         return imported and progress.open == 0
 
     try:

@@ -58,6 +58,7 @@ class DeadLetter:
     key: str
     attempts: int
     error: str
+    """The error's class and what it said, without its traceback."""
 
 
 @attrs.frozen
@@ -98,7 +99,9 @@ def read_facts(engine: Engine) -> Facts:
             select(cast(extract("epoch", last - first), Float))
         ).one()
         second = func.date_trunc("second", Job.finished_at)
-        per_second = select(func.count().label("n")).group_by(second).subquery()
+        per_second = (
+            select(func.count(Job.finished_at).label("n")).group_by(second).subquery()
+        )
         return Facts(
             stations=session.scalars(select(func.count(Station.id))).one(),
             days_imported=session.scalars(select(func.count()).select_from(days)).one(),
@@ -129,6 +132,11 @@ def lost_jobs(engine: Engine) -> set[UUID]:
 def _dead_letters(session: Session) -> list[DeadLetter]:
     dead = session.scalars(select(Job).where(Job.state == "dead").order_by(Job.key))
     return [
-        DeadLetter(job.name, job.key, job.attempt, job.attempts[-1].error or "")
+        DeadLetter(job.name, job.key, job.attempt, _reason(job.attempts[-1]))
         for job in dead
     ]
+
+
+def _reason(attempt: Attempt) -> str:
+    last = (attempt.error or "").strip().rpartition("\n")[2]
+    return f"{attempt.error_type}: {last.partition(': ')[2] or last}"

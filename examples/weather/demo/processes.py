@@ -138,14 +138,16 @@ class Crew:
         """Kill a worker -9 while it runs jobs; return it and these jobs.
 
         The worker is frozen for a moment: so the jobs which the database says it runs
-        are those it has in its hands when the end comes, not some it just finished.
+        are those it has in its hands when the end comes, not some it just finished. One
+        with half of its threads at work is preferred.
         """
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
+        started = time.monotonic()
+        while (passed := time.monotonic() - started) < 30:
+            enough = THREADS // 2 if passed < 5 else 1
             for worker in workers:
                 worker.send(signal.SIGSTOP)
                 wait_for(f"{worker.name} is quiet", lambda: not self._busy(worker), 5)  # noqa: B023
-                if running := self._running(worker):
+                if len(running := self._running(worker)) >= enough:
                     worker.kill()
                     return worker, running
                 worker.send(signal.SIGCONT)

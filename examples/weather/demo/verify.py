@@ -119,7 +119,7 @@ def verify(
             f"{len(wrong)} differ from the files" if wrong else "computed again",
         ),
         Check(
-            "the spoilt day is the one dead letter, with its reason",
+            "the spoilt day is the only dead letter",
             [(key, error) for _, key, error in dead]
             == [(f"{bad[0]}:{bad[1]}", "ImpossibleReadingError")],
             ", ".join(key for _, key, _ in dead) or "none",

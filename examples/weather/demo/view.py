@@ -49,9 +49,8 @@ class View:
     def say(self, line: str, style: str = "") -> None:
         """Tell one step, with the time since the start."""
         passed = f"{time.monotonic() - self._started:5.1f} s  "
-        self._console.print(
-            Text(passed, style="dim").append(line, style=style or "none")
-        )
+        text = Text(passed, style="dim").append(line, style=style or "none")
+        self._console.print(text, soft_wrap=True)
 
     def show(self, progress: Progress, days: int, note: str) -> None:
         """Move the bars."""
