@@ -71,6 +71,17 @@ def _read_committed(
     dialect.set_isolation_level(connection, "READ COMMITTED")
 
 
+def root_engine(engine: Engine) -> Engine:
+    """Return the engine that *engine* was made from by ``execution_options``, if any.
+
+    The two share their pool, and whatever listens to the first hears the second: to
+    listen to both is to hear everything twice.
+    """
+    while (parent := getattr(engine, "_proxied", None)) is not None:
+        engine = parent
+    return engine
+
+
 def _can_share_pool(engine: Engine, driver: str) -> bool:
     return engine.dialect.driver == driver and not engine.dialect.is_async
 

@@ -30,19 +30,24 @@ listeners of a Connection run before those of its Engine.
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import event
 
-from sqla_jobs.exc import JobsError
+from sqla_jobs.exc import DuplicateJobError, JobsError
 from sqla_jobs.queue import wakeup
+from sqla_jobs.queue.connections import root_engine
 from sqla_jobs.queue.write import write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
+    from uuid import UUID
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, ExceptionContext
 
     from sqla_jobs.queue.pending import Enqueued, PendingJob
 
@@ -61,39 +66,60 @@ class Fence(Protocol):
         """Settle the attempt in this transaction; return the queues to wake."""
 
 
+class Action(Protocol):
+    """A change of one existing job that waits for the end of the transaction."""
+
+    @property
+    def job_id(self) -> UUID:
+        """The row it locks: rows are locked in this order, whatever was called first."""
+
+    def __call__(self, connection: Connection) -> set[str]:
+        """Make the change; return the queues to wake."""
+
+
 class Ledger:
     """Everything that one Connection's transaction still has to write."""
 
-    __slots__ = ("_levels", "actions", "committing", "doomed", "fence", "jobs", "wake")
+    __slots__ = ("_written", "actions", "committing", "doomed", "fence", "jobs", "wake")
 
     def __init__(self) -> None:
         """Start with nothing owed."""
         self.jobs: list[PendingJob] = []
-        self.actions: list[Callable[[Connection], set[str]]] = []
+        self.actions: list[Action] = []
         self.fence: Fence | None = None
         self.doomed: BaseException | None = None
         self.committing = False
         self.wake: set[str] = set()
-        # Handles written so far, per open savepoint: a ROLLBACK TO unwrites them.
-        self._levels: list[list[Enqueued]] = [[]]
+        # Handles written so far, by the number of savepoints that were open then: a
+        # ROLLBACK TO unwrites them.
+        self._written: defaultdict[int, list[Enqueued]] = defaultdict(list)
 
     def flush(self, connection: Connection) -> None:
         """Write what is pending, in the order of locks: actions by id, then jobs."""
         actions, self.actions = self.actions, []
         jobs, self.jobs = self.jobs, []
+        refused: list[JobsError] = []
         try:
-            for action in actions:
-                self.wake |= action(connection)
+            for action in sorted(actions, key=lambda action: action.job_id):
+                try:
+                    self.wake |= action(connection)
+                except JobsError as error:
+                    # The transaction is usable, so all others are written first.
+                    refused.append(error)
             if jobs:
-                self._levels[-1].extend(job.handle for job in jobs)
-                self.wake |= write(connection, jobs)
-        except JobsError:
-            raise
+                depth = sum(1 for _ in _open_savepoints(connection))
+                self._written[depth].extend(job.handle for job in jobs)
+                try:
+                    write(connection, jobs, self.wake)
+                except DuplicateJobError as error:
+                    refused.append(error)
         except BaseException as error:
-            # The server has aborted the transaction; a COMMIT of it would answer
-            # ROLLBACK and raise nothing.
+            # What was pending is not all written. And when the server has aborted the
+            # transaction, a COMMIT of it would answer ROLLBACK and raise nothing.
             self.doomed = error
             raise
+        if refused:
+            raise refused[0]
 
     def before_commit(self, connection: Connection) -> None:
         """Do all that is owed before this transaction may end."""
@@ -101,11 +127,17 @@ class Ledger:
             raise self.doomed
         self.committing = True
         fence = self.fence
-        if fence is not None and (self.jobs or self.actions or not fence.completing):
+        owes = bool(self.jobs or self.actions)
+        if fence is not None and (owes or not fence.completing):
             fence.hold(connection)
         self.flush(connection)
         if fence is not None and fence.completing:
             self.wake |= fence.settle(connection)
+        if self._written and fence is None and not owes:
+            # Jobs were written earlier. If a statement has failed since then and its
+            # error was swallowed, the COMMIT would roll them back and raise nothing;
+            # any statement raises.
+            connection.exec_driver_sql("SELECT 1")
 
     def begin_savepoint(self, connection: Connection) -> None:
         """Write what is pending before the savepoint; it belongs to what is outside."""
@@ -116,41 +148,36 @@ class Ledger:
         except BaseException as error:
             self.doomed = error
             raise
-        self._levels.append([])
 
-    def release_savepoints(self, connection: Connection, count: int) -> None:
-        """Write what is pending inside the *count* savepoints that are released."""
+    def release_savepoint(self, connection: Connection, depth: int) -> None:
+        """Write what is pending inside savepoint number *depth*; it joins the outer."""
         if self.doomed is not None:
             raise self.doomed
         self.flush(connection)
-        for _ in range(min(count, len(self._levels) - 1)):
-            handles = self._levels.pop()
-            self._levels[-1].extend(handles)
+        for handles in self._written_since(depth):
+            self._written[depth - 1].extend(handles)
 
-    def roll_back_savepoints(self, count: int) -> None:
-        """Forget what was enqueued or written in the *count* innermost savepoints."""
+    def roll_back_savepoint(self, depth: int) -> None:
+        """Forget what was enqueued or written in savepoint number *depth*."""
         self._forget_pending()
         self.doomed = None
-        for _ in range(count):
-            # A savepoint from before our first enqueue has no level of its own: all
-            # that we know of came after it, and stands in the bottom one.
-            handles = self._levels.pop() if len(self._levels) > 1 else self._levels[0]
+        for handles in self._written_since(depth):
             for handle in handles:
                 handle.unwritten()
 
     def roll_back(self) -> None:
         """Forget everything: the transaction is gone."""
-        self._forget_pending()
-        for handles in self._levels:
-            for handle in handles:
-                handle.unwritten()
+        self.roll_back_savepoint(0)
         self.ended()
 
     def ended(self) -> None:
         """Start over after a transaction ended."""
-        self._levels = [[]]
+        self._written.clear()
         self.doomed, self.committing = None, False
         self.wake = set()
+
+    def _written_since(self, depth: int) -> list[list[Enqueued]]:
+        return [self._written.pop(d) for d in sorted(self._written) if d >= depth]
 
     def _forget_pending(self) -> None:
         self.jobs.clear()
@@ -159,6 +186,7 @@ class Ledger:
 
 _ledgers: WeakKeyDictionary[Connection, Ledger] = WeakKeyDictionary()
 _armed: WeakSet[Engine] = WeakSet()
+_arming = threading.Lock()
 
 
 def ledger_of(connection: Connection) -> Ledger:
@@ -184,7 +212,7 @@ def add(connection: Connection, *jobs: PendingJob) -> None:
     _write_late(connection, ledger)
 
 
-def at_commit(connection: Connection, action: Callable[[Connection], set[str]]) -> None:
+def at_commit(connection: Connection, action: Action) -> None:
     """Let *action* run among the last statements; it returns queues to wake."""
     ledger = ledger_of(connection)
     _ensure_transaction(connection)
@@ -202,13 +230,33 @@ def _write_late(connection: Connection, ledger: Ledger) -> None:
     if ledger.committing:
         # Enqueued by somebody's commit listener after ours has run: the COMMIT is the
         # next statement, so this is the last moment.
-        ledger.flush(connection)
+        with _guard(connection, ledger):
+            ledger.flush(connection)
+            wakeup.committing(connection, ledger.wake)
+
+
+@contextmanager
+def _guard(connection: Connection, ledger: Ledger) -> Iterator[None]:
+    """Leave no open transaction behind when the body of a commit listener raises."""
+    try:
+        yield
+    except BaseException:
+        _roll_back_dbapi(connection)
+        ledger.roll_back()
+        raise
 
 
 def _arm(engine: Engine) -> None:
+    engine = root_engine(engine)
     if engine in _armed:
         return
-    _armed.add(engine)
+    with _arming:
+        if engine not in _armed:
+            _listen(engine)
+            _armed.add(engine)
+
+
+def _listen(engine: Engine) -> None:
     for name, listener in (
         ("begin", _on_begin),
         ("commit", _on_commit),
@@ -220,6 +268,7 @@ def _arm(engine: Engine) -> None:
         ("prepare_twophase", _on_prepare_twophase),
         ("commit_twophase", _on_commit_twophase),
         ("rollback_twophase", _on_rollback_twophase),
+        ("handle_error", _on_error),
     ):
         event.listen(engine, name, listener)
     wakeup.watch_checkins(engine)
@@ -240,13 +289,24 @@ def _on_commit(connection: Connection) -> None:
     ledger = _ledgers.get(connection)
     if ledger is None:
         return
-    try:
+    with _guard(connection, ledger):
         ledger.before_commit(connection)
-    except BaseException:
-        _roll_back_dbapi(connection)
+        wakeup.committing(connection, ledger.wake)
+
+
+def _on_error(context: ExceptionContext) -> None:
+    """Forget a transaction whose COMMIT the server refused: it is rolled back.
+
+    Such a commit leaves no event behind. An ambiguous one (the connection is lost) is
+    left alone: a hint too many costs a claim that finds nothing.
+    """
+    connection = context.connection
+    if connection is None or context.statement is not None or context.is_disconnect:
+        return
+    ledger = _ledgers.get(connection)
+    if ledger is not None and ledger.committing:
+        wakeup.failed(connection)
         ledger.roll_back()
-        raise
-    wakeup.committing(connection, ledger.wake)
 
 
 def _on_prepare_twophase(connection: Connection, xid: Any) -> None:  # noqa: ANN401 - SQLAlchemy's signature
@@ -302,10 +362,10 @@ def _on_release_savepoint(
     if ledger is None:
         return
     try:
-        ledger.release_savepoints(connection, _depth(connection, name))
+        ledger.release_savepoint(connection, _depth(connection, name))
     except BaseException:
-        _roll_back_savepoint(connection, name)
-        ledger.roll_back_savepoints(_depth(connection, name))
+        _roll_back_dbapi_savepoint(connection, name)
+        ledger.roll_back_savepoint(_depth(connection, name))
         raise
 
 
@@ -316,23 +376,29 @@ def _on_rollback_savepoint(
 ) -> None:
     ledger = _ledgers.get(connection)
     if ledger is not None:
-        ledger.roll_back_savepoints(_depth(connection, name))
+        ledger.roll_back_savepoint(_depth(connection, name))
+
+
+def _open_savepoints(connection: Connection) -> Iterator[Any]:
+    """Yield the open savepoints of *connection*, the innermost first.
+
+    There is no public way to ask for the chain, and the event that begins a savepoint
+    does not know its name yet.
+    """
+    nested: Any = connection.get_nested_transaction()
+    while nested is not None:
+        if nested.is_active:
+            yield nested
+        nested = nested._previous_nested
 
 
 def _depth(connection: Connection, name: str) -> int:
-    """Count the open savepoints from the innermost to *name*.
+    """Return the number of savepoint *name*, counted from the outermost, which is 1.
 
-    An outer one may end while inner ones are open. The event that begins a savepoint
-    does not know its name yet, and there is no public way to ask for the chain.
+    An outer one may end while inner ones are open.
     """
-    nested: Any = connection.get_nested_transaction()
-    depth = 0
-    while nested is not None:
-        depth += bool(nested.is_active)
-        if nested._savepoint == name:
-            return depth
-        nested = nested._previous_nested
-    return 1
+    names = [nested._savepoint for nested in _open_savepoints(connection)]
+    return len(names) - names.index(name)
 
 
 def _roll_back_dbapi(connection: Connection) -> None:
@@ -349,7 +415,7 @@ def _roll_back_twophase(connection: Connection, xid: Any) -> None:  # noqa: ANN4
         _invalidate(connection)
 
 
-def _roll_back_savepoint(connection: Connection, name: str) -> None:
+def _roll_back_dbapi_savepoint(connection: Connection, name: str) -> None:
     try:
         connection.dialect.do_rollback_to_savepoint(connection, name)
     except BaseException:

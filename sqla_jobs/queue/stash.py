@@ -8,7 +8,7 @@ session ended its own transaction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -19,15 +19,12 @@ from sqlalchemy.orm import Session
 from sqla_jobs.dialects import bind_arguments, dialect_named, job_connection
 from sqla_jobs.exc import EnqueueRoutingError
 from sqla_jobs.queue import ledger, wakeup
+from sqla_jobs.queue.ledger import Action
 from sqla_jobs.queue.pending import PendingJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import Engine
     from sqlalchemy.orm import SessionTransaction
-
-    Action = Callable[[Connection], set[str]]
 
 
 @attrs.define(eq=False)
@@ -45,6 +42,9 @@ class _Joined:
     connections: list[Connection] = attrs.field(factory=list)
     stash: _Stash = attrs.field(factory=_Stash)
     preparing: bool = False
+    """Our ``before_commit`` has run."""
+    over: bool = False
+    """It is committed; other listeners of ``after_commit`` still run."""
 
 
 _transactions: WeakKeyDictionary[SessionTransaction, _Joined] = WeakKeyDictionary()
@@ -79,12 +79,16 @@ def write_jobs(session: Session) -> None:
 def has_pending(session: Session) -> bool:
     """Tell whether the session's transaction still owes a write."""
     transaction = _current(session)
-    joined = _transactions.get(transaction) if transaction is not None else None
-    if joined is None:
-        return False
-    if joined.stash.jobs or joined.stash.actions:
-        return True
-    return any(ledger.has_pending(c) for c in joined.connections)
+    while transaction is not None:
+        joined = _transactions.get(transaction)
+        if joined is not None and (
+            joined.stash.jobs
+            or joined.stash.actions
+            or any(ledger.has_pending(c) for c in joined.connections)
+        ):
+            return True
+        transaction = transaction.parent
+    return False
 
 
 def _current(session: Session) -> SessionTransaction | None:
@@ -105,12 +109,25 @@ def _place(session: Session) -> tuple[Connection | None, _Stash | None]:
     joined = _transactions.setdefault(transaction, _Joined())
     for connection in joined.connections:
         if _serves(connection, bind):
+            if not connection.in_transaction():
+                _refuse_ended()
             return connection, None
+    if joined.over:
+        _refuse_ended()
     if joined.preparing:
         # A before_commit listener that runs after ours: nobody would open a
         # connection for the stash any more, and I/O is what a commit does anyway.
         return job_connection(session), None
     return None, joined.stash
+
+
+def _refuse_ended() -> NoReturn:
+    # As the session itself refuses SQL there: nobody would ever commit the job.
+    msg = (
+        "This session's transaction has ended and its listeners still run; no job can "
+        "be enqueued in it. Use another session, or enqueue in before_commit"
+    )
+    raise InvalidRequestError(msg)
 
 
 def _serves(connection: Connection, bind: Engine | Connection) -> bool:
@@ -156,9 +173,10 @@ def _after_begin(
 @event.listens_for(Session, "before_commit")
 def _before_commit(session: Session) -> None:
     transaction = _current(session)
-    joined = _transactions.get(transaction) if transaction is not None else None
-    if joined is None:
+    if transaction is None:
         return
+    # Also where nothing is pending: a listener that comes after ours may enqueue.
+    joined = _transactions.setdefault(transaction, _Joined())
     joined.preparing = True
     if joined.stash.jobs or joined.stash.actions:
         job_connection(session)
@@ -171,6 +189,7 @@ def _after_commit(session: Session) -> None:
     transaction = session.get_transaction()
     joined = _transactions.get(transaction) if transaction is not None else None
     if joined is not None:
+        joined.over = True
         for connection in joined.connections:
             if not connection.in_transaction():
                 wakeup.committed(connection)

@@ -233,6 +233,13 @@ def committing(connection: Connection, queues: set[str]) -> None:
     connection.info[_KEY] = (token, connection.engine, frozenset(queues))
 
 
+def failed(connection: Connection) -> None:
+    """Forget the hint of a commit that the server refused."""
+    hint = connection.info.pop(_KEY, None)
+    if hint is not None:
+        notifier.reported(hint[0])
+
+
 def committed(connection: Connection) -> None:
     """Send the hint of the commit that *connection* has behind it."""
     _send(connection.info)

@@ -30,8 +30,10 @@ WAKE_WITHIN: Final = 15.0
 """Jobs due later than this many seconds are found by the workers' backstop poll."""
 
 
-def write(connection: Connection, pending: Sequence[PendingJob]) -> set[str]:
-    """Write *pending* in the connection's transaction; return the queues to wake.
+def write(
+    connection: Connection, pending: Sequence[PendingJob], wake: set[str]
+) -> None:
+    """Write *pending* in the connection's transaction; add the queues to *wake*.
 
     Every handle learns what became of its job. A duplicate in mode ``error`` raises
     after the others are written, and leaves the transaction usable.
@@ -42,7 +44,6 @@ def write(connection: Connection, pending: Sequence[PendingJob]) -> set[str]:
     """
     dialect = dialect_of(connection)
     todo = merge(pending)
-    wake: set[str] = set()
     refused: list[DuplicateJobError] = []
     for _ in range(TRIES):
         rest: list[Merged] = []
@@ -62,7 +63,6 @@ def write(connection: Connection, pending: Sequence[PendingJob]) -> set[str]:
         raise EnqueueConflictError(row.name, row.key, TRIES)
     if refused:
         raise refused[0]
-    return wake
 
 
 def _chunks(todo: Sequence[Merged]) -> Iterator[list[Merged]]:
