@@ -88,6 +88,7 @@ class Process:
     def stop(self, seconds: float = 10) -> None:
         """End it politely, or else by force."""
         self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)  # Had it been frozen, it would not see that.
         try:
             self._popen.wait(seconds)
         except subprocess.TimeoutExpired:
