@@ -1,19 +1,23 @@
 """What people do to jobs and queues: cancel, retry, discard, pause, look up.
 
-Every verb is one guarded statement in the caller's transaction; its row count is the
-answer, so two verbs (or a verb and a worker) that cross can never both win. The guard
-stands in the UPDATE itself: PostgreSQL evaluates it again on the newest version of a
-row that it had to wait for.
+A verb on a job looks at it now, without a lock, and refuses what cannot be done. The
+change itself is one guarded statement that runs among the last ones of the caller's
+transaction, as an enqueue does: held any earlier, the job's row would be locked before
+the caller's own rows, and a handler's commit locks them in the other order. The row
+count is the answer, so two verbs (or a verb and a worker) that cross can never both
+win: the later one raises from the commit, and nothing of its transaction is left.
 
 The statements are Core constructs on the connection that keeps the jobs, so that they
-obey ``schema_translate_map`` and can also be run by a commit listener. A mapped ``Job``
-that was loaded earlier shows their effect after ``session.refresh(job)``.
+obey ``schema_translate_map``. A mapped ``Job`` that was loaded earlier shows their
+effect after the commit and ``session.refresh(job)``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from uuid import UUID
 
+import attrs
 from sqlalchemy import Text, case, cast, delete, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, scoped_session
@@ -29,10 +33,11 @@ from sqla_jobs.exc import (
     PayloadError,
 )
 from sqla_jobs.models import Attempt, Job, JobBody, JobOutput, QueueRow
+from sqla_jobs.queue import ledger, stash
 from sqla_jobs.states import CLAIMABLE, FINISHED, JobState
 
 if TYPE_CHECKING:
-    from uuid import UUID
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
@@ -49,6 +54,7 @@ MAX_REASON: Final = 1000
 
 _CLAIMABLE: Final = sorted(state.value for state in CLAIMABLE)
 _FINISHED: Final = sorted(state.value for state in FINISHED)
+_UNFINISHED: Final = sorted({state.value for state in JobState} - {*_FINISHED})
 
 
 # --- jobs ----------------------------------------------------------------------------
@@ -63,17 +69,32 @@ def cancel_job(
     worker and is asked to stop (``ctx.cancelled``, the heartbeat); what it returns or
     raises after that no longer leads to a retry. A pending rerun is dropped.
 
-    Part of the caller's transaction. Raises :exc:`.JobNotFoundError`, and
-    :exc:`.JobNotCancellableError` naming the state when the job has finished.
+    Part of the caller's transaction, written by its last statements. Raises
+    :exc:`.JobNotFoundError`, and :exc:`.JobNotCancellableError` naming the state when
+    the job has finished: from this call, or from the commit when the job finishes in
+    between.
 
     :param reason: kept with the job and shown to people; at most 1000 characters.
     """
     text = _reason(reason)
-    connection = _connection(session)
-    state = _state_now(connection, job_id)
-    if state in _FINISHED:
+    plain = _plain(session)
+    state = _look(plain, job_id, _UNFINISHED)
+    if state not in _UNFINISHED:
         raise JobNotCancellableError(job_id, state)
-    cancel_now(connection, job_id, text)
+    stash.at_commit(plain, _Cancel(job_id, text))
+
+
+@attrs.frozen
+class _Cancel:
+    """A cancel that waits for the end of its transaction."""
+
+    job_id: UUID
+    reason: str | None
+
+    def __call__(self, connection: Connection) -> set[str]:
+        """Lock and cancel the job."""
+        cancel_now(connection, self.job_id, self.reason)
+        return set()
 
 
 def cancel_now(connection: Connection, job_id: UUID, reason: str | None) -> None:
@@ -82,7 +103,7 @@ def cancel_now(connection: Connection, job_id: UUID, reason: str | None) -> None
     waits = Job.state.in_(_CLAIMABLE)
     changed = connection.execute(
         update(Job)
-        .where(Job.id == job_id, Job.state.in_([*_CLAIMABLE, JobState.RUNNING.value]))
+        .where(Job.id == job_id, Job.state.in_(_UNFINISHED))
         .values(
             state=case((waits, JobState.CANCELLED.value), else_=Job.state),
             finished_at=case((waits, clock.now()), else_=None),
@@ -111,15 +132,27 @@ def retry_job(session: AnySession, job_id: UUID, /) -> None:
     It keeps its identity and its attempts so far, gets at least one attempt more, and
     loses its output. The fence grows, so nobody who had the job before can write for it.
 
-    Part of the caller's transaction; a worker sees it after the commit. Raises
-    :exc:`.JobNotFoundError`, and :exc:`.JobNotRetryableError` naming the state when
-    the job is not dead, cancelled or succeeded.
+    Part of the caller's transaction, written by its last statements; workers are woken
+    after the commit. Raises :exc:`.JobNotFoundError`, and :exc:`.JobNotRetryableError`
+    naming the state when the job is not dead, cancelled or succeeded: from this call,
+    or from the commit when somebody else is first.
     """
-    connection = _connection(session)
-    state = _state_now(connection, job_id)
+    plain = _plain(session)
+    state = _look(plain, job_id, _FINISHED)
     if state not in _FINISHED:
         raise JobNotRetryableError(job_id, state)
-    retry_now(connection, job_id)
+    stash.at_commit(plain, _Retry(job_id))
+
+
+@attrs.frozen
+class _Retry:
+    """A retry that waits for the end of its transaction."""
+
+    job_id: UUID
+
+    def __call__(self, connection: Connection) -> set[str]:
+        """Lock the job and make it ready; its queue is to be woken."""
+        return {retry_now(connection, self.job_id)}
 
 
 def retry_now(connection: Connection, job_id: UUID) -> str:
@@ -150,15 +183,28 @@ def retry_now(connection: Connection, job_id: UUID) -> str:
 def discard_job(session: AnySession, job_id: UUID, /) -> None:
     """Delete the finished job *job_id* with its input, output and attempts, for good.
 
-    Its identity is free again. Part of the caller's transaction. Raises
-    :exc:`.JobNotFoundError`, and :exc:`.JobNotDiscardableError` naming the state when
-    the job has not finished: cancel it first.
+    Its identity is free again. Part of the caller's transaction, written by its last
+    statements. Raises :exc:`.JobNotFoundError`, and :exc:`.JobNotDiscardableError`
+    naming the state when the job has not finished (cancel it first): from this call,
+    or from the commit when somebody else is first.
     """
-    connection = _connection(session)
-    state = _state_now(connection, job_id)
+    plain = _plain(session)
+    state = _look(plain, job_id, _FINISHED)
     if state not in _FINISHED:
         raise JobNotDiscardableError(job_id, state)
-    discard_now(connection, job_id)
+    stash.at_commit(plain, _Discard(job_id))
+
+
+@attrs.frozen
+class _Discard:
+    """A deletion that waits for the end of its transaction."""
+
+    job_id: UUID
+
+    def __call__(self, connection: Connection) -> set[str]:
+        """Lock the job and delete it."""
+        discard_now(connection, self.job_id)
+        return set()
 
 
 def discard_now(connection: Connection, job_id: UUID) -> None:
@@ -181,9 +227,12 @@ def find_job(session: AnySession, spec: JobSpec[In, Any], input: In, /) -> Job |
     """Return the job that an enqueue of *input* would meet, or None.
 
     Looked up by identity: the tenant, the name and the key that *spec* derives from
-    *input*. Reads only; the row is refreshed if the session holds it already.
+    *input*. Writes what is pending first, as a query over our models does; the row is
+    refreshed if the session holds it already.
     """
-    return session.execute(
+    plain = _plain(session)
+    stash.write_jobs(plain)
+    return plain.execute(
         select(Job).where(
             Job.tenant == spec.tenant_of(input),
             Job.name == spec.name,
@@ -227,7 +276,7 @@ def pause_queue(session: AnySession, name: str) -> bool:
     go on as before. Returns whether that changed anything: False when it was paused.
     """
     check_name(name, option="queue")
-    connection = _connection(session)
+    connection = job_connection(_plain(session))
     # Untargeted, as everywhere: a targeted one fails during REINDEX CONCURRENTLY.
     connection.execute(insert(QueueRow).values(name=name).on_conflict_do_nothing())
     paused = connection.execute(
@@ -241,24 +290,29 @@ def pause_queue(session: AnySession, name: str) -> bool:
 def resume_queue(session: AnySession, name: str) -> bool:
     """Let workers claim jobs of queue *name* again.
 
-    Part of the caller's transaction. Returns whether that changed anything: False when
-    the queue was not paused.
+    Part of the caller's transaction; workers are woken after the commit. Returns
+    whether that changed anything: False when the queue was not paused.
     """
-    resumed = _connection(session).execute(
+    connection = job_connection(_plain(session))
+    resumed = connection.execute(
         update(QueueRow)
         .where(QueueRow.name == name, QueueRow.paused_at.is_not(None))
         .values(paused_at=None)
     )
-    return resumed.rowcount == 1
+    if resumed.rowcount == 0:
+        return False
+    ledger.ledger_of(connection).wake.add(name)
+    return True
 
 
 # --- shared --------------------------------------------------------------------------
 
 
-def _connection(session: AnySession) -> Connection:
-    # Reads, too, go where jobs are written: a replica may not have seen the job yet.
-    plain: Session = session() if isinstance(session, scoped_session) else session
-    return job_connection(plain)
+def _plain(session: AnySession) -> Session:
+    if isinstance(session, scoped_session):
+        plain: Session = session()
+        return plain
+    return session
 
 
 def _reason(reason: str | None) -> str | None:
@@ -272,7 +326,24 @@ def _reason(reason: str | None) -> str | None:
     return reason
 
 
+def _look(session: Session, job_id: UUID, wanted: Sequence[str]) -> str:
+    """Return the state of *job_id* as this transaction sees it, without a lock."""
+    # On the connection that keeps the jobs: a replica may not have seen this one yet.
+    connection = job_connection(session)
+    query = select(Job.state).where(Job.id == job_id)
+    state = connection.scalar(query)
+    if state not in wanted and stash.has_pending(session):
+        # What the session has not written yet may be this very job. Only then: what
+        # is written early keeps its locks until the commit.
+        stash.write_jobs(session)
+        state = connection.scalar(query)
+    if state is None:
+        raise JobNotFoundError(job_id)
+    return state
+
+
 def _state_now(connection: Connection, job_id: UUID) -> str:
+    """Return the state that made a guarded statement match nothing."""
     state = connection.scalar(select(Job.state).where(Job.id == job_id))
     if state is None:
         raise JobNotFoundError(job_id)

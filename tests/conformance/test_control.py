@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import attrs
+import psycopg
 import pytest
 from sqlalchemy import Engine, event, func, select, text, update
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -33,8 +35,13 @@ from sqla_jobs.queue.control import (
     resume_queue,
     retry_job,
 )
+from sqla_jobs.queue.enqueue import enqueue, write_jobs
+from sqla_jobs.queue.wakeup import channel
+from sqla_jobs.session import JobSession
 from sqla_jobs.states import FINISHED
 from tests.support.rows import NOW, add_attempt, add_job
+from tests.support.server import conninfo
+from tests.support.shop import Order
 from tests.support.waiting import wait_for_lock
 
 pytestmark = pytest.mark.conformance
@@ -82,7 +89,8 @@ def frozen() -> Iterator[None]:
 
 @pytest.fixture
 def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine) as session:
+    # Its queries write what is pending, so that a look shows what a verb did.
+    with JobSession(engine) as session:
         yield session
 
 
@@ -124,6 +132,7 @@ def test_cancel_only_asks_a_running_job(session):
 def test_a_second_cancel_keeps_the_first_request_and_the_newest_reason(session):
     job_id = add_job(session, "running")
     cancel_job(session, job_id, reason="first")
+    session.commit()
     clock.advance(timedelta(minutes=1))
     cancel_job(session, job_id)
     assert read(session, job_id).cancel_reason == "first"
@@ -299,11 +308,13 @@ def test_two_retries_at_once_raise_the_fence_once(engine, second_engine):
         with Session(second_engine) as session:
             try:
                 retry_job(session, job_id)
+                session.commit()
             except JobNotRetryableError as error:
                 said.append(error.state)
 
-    with Session(engine) as first:
+    with JobSession(engine) as first:
         retry_job(first, job_id)
+        first.write_jobs()
         second = threading.Thread(target=retry)
         second.start()
         wait_for_lock(engine)
@@ -422,6 +433,193 @@ def test_the_verbs_obey_a_schema_translate_map(databases, empty_url, make_engine
     plain.dispose()
 
 
+# --- at the end of the transaction -----------------------------------------------------
+
+VERBS = [
+    pytest.param(cancel_job, "ready", JobNotCancellableError, id="cancel"),
+    pytest.param(retry_job, "dead", JobNotRetryableError, id="retry"),
+    pytest.param(discard_job, "dead", JobNotDiscardableError, id="discard"),
+]
+HOLD = select(Job.id).with_for_update(nowait=True)
+
+
+@pytest.mark.parametrize(("verb", "state", "error"), VERBS)
+def test_a_verb_locks_nothing_before_the_commit(
+    engine, second_engine, verb, state, error
+):
+    with engine.begin() as setup:
+        add_job(setup, state)
+    with Session(engine) as session:
+        verb(session, session.scalars(select(Job.id)).one())
+        session.add(Order(id=1, org_id=1))
+        session.flush()
+        with second_engine.begin() as other:
+            other.execute(HOLD)
+        session.commit()
+    with Session(second_engine) as look:
+        found = look.scalars(select(Job.state)).one_or_none()
+    assert found != state
+
+
+def test_a_cancel_before_a_business_update_does_not_deadlock(engine, second_engine):
+    """A handler locks its rows, then (at its commit) its job; so must a request."""
+    with Session(engine) as setup, setup.begin():
+        job_id = add_job(setup, "running")
+        setup.add(Order(id=1, org_id=1))
+    note = text("UPDATE shop_order SET note = :note WHERE id = 1")
+    errors: list[BaseException] = []
+
+    def request() -> None:
+        try:
+            with Session(second_engine) as session, session.begin():
+                cancel_job(session, job_id)
+                session.execute(note, {"note": "request"})
+        except Exception as error:
+            errors.append(error)
+
+    with engine.connect() as handler:
+        handler.execute(note, {"note": "handler"})
+        web = threading.Thread(target=request)
+        web.start()
+        wait_for_lock(engine)
+        handler.execute(HOLD.where(Job.id == job_id))
+        handler.commit()
+        web.join()
+    assert errors == []
+    with Session(engine) as look:
+        assert read(look, job_id).cancel_requested_at == LATER
+
+
+def test_verbs_in_opposite_orders_do_not_deadlock(engine, second_engine):
+    """The rows are locked in the order of their ids, whatever was called first."""
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(2)
+
+    def cancel_all(own: Engine, ids: list[UUID]) -> None:
+        try:
+            with Session(own) as session:
+                for job_id in ids:
+                    cancel_job(session, job_id)
+                barrier.wait()
+                session.commit()
+        except Exception as error:
+            errors.append(error)
+
+    for _ in range(10):
+        with engine.begin() as setup:
+            ids = [add_job(setup, "running") for _ in range(20)]
+        pair = [
+            threading.Thread(target=cancel_all, args=(engine, ids)),
+            threading.Thread(target=cancel_all, args=(second_engine, ids[::-1])),
+        ]
+        for thread in pair:
+            thread.start()
+        for thread in pair:
+            thread.join()
+    assert errors == []
+
+
+@pytest.mark.covers("C44")
+@pytest.mark.parametrize(("verb", "state", "error"), VERBS)
+def test_who_is_second_learns_it_from_the_commit_and_writes_nothing(
+    engine, second_engine, verb, state, error
+):
+    with engine.begin() as setup:
+        job_id = add_job(setup, state)
+    now = {
+        "ready": {"state": "dead", "finished_at": NOW},
+        "dead": {"state": "ready", "finished_at": None},
+    }
+    with Session(engine) as session:
+        session.add(Order(id=1, org_id=1))
+        verb(session, job_id)
+        with second_engine.begin() as other:
+            other.execute(update(Job).where(Job.id == job_id).values(now[state]))
+
+        with pytest.raises(error) as refused:
+            session.commit()
+
+        assert refused.value.state == now[state]["state"]
+    with Session(second_engine) as look:
+        assert look.get(Order, 1) is None
+        assert read(look, job_id).state == now[state]["state"]
+
+
+@pytest.mark.parametrize(("verb", "state", "error"), VERBS)
+def test_a_verb_of_a_savepoint_that_rolls_back_never_happened(
+    session, verb, state, error
+):
+    job_id = add_job(session, state)
+    with session.begin_nested() as savepoint:
+        verb(session, job_id)
+        savepoint.rollback()
+    session.commit()
+    assert read(session, job_id).state == state
+
+
+def test_a_job_that_is_not_written_yet_can_be_cancelled(engine):
+    with Session(engine) as session:
+        queued = enqueue(session, charge, Charge(7, 1))
+        cancel_job(session, queued.id)
+        session.commit()
+        assert read(session, queued.id).state == "cancelled"
+
+
+def test_verbs_on_one_job_act_in_the_order_of_the_calls(session):
+    job_id = add_job(session, "dead", fence=1)
+    retry_job(session, job_id)
+    cancel_job(session, job_id)
+    retry_job(session, job_id)
+    session.commit()
+    job = read(session, job_id)
+    assert (job.state, job.fence) == ("ready", 3)
+
+
+def test_a_refused_verb_does_not_take_the_rest_with_it(engine, second_engine):
+    """After write_jobs() raised, the transaction is usable and all else is written."""
+    with engine.begin() as setup:
+        late, fine = add_job(setup), add_job(setup)
+    with Session(engine) as session:
+        cancel_job(session, late)
+        cancel_job(session, fine)
+        queued = enqueue(session, charge, Charge(7, 1))
+        with second_engine.begin() as other:
+            gone = {"state": "dead", "finished_at": NOW}
+            other.execute(update(Job).where(Job.id == late).values(gone))
+
+        with pytest.raises(JobNotCancellableError):
+            write_jobs(session)
+        session.commit()
+
+        assert read(session, fine).state == "cancelled"
+        assert read(session, queued.id).state == "ready"
+
+
+def test_workers_are_woken_after_a_retry_and_a_resume(engine, pg_url):
+    with engine.begin() as setup:
+        job_id = add_job(setup, "dead", queue="billing")
+    with psycopg.connect(conninfo(pg_url), autocommit=True) as listener:
+        listener.execute(f'LISTEN "{channel()}"')
+        with Session(engine) as session:
+            retry_job(session, job_id)
+            session.commit()
+            assert heard(listener, "billing")
+
+            pause_queue(session, "mail")
+            session.commit()
+            resume_queue(session, "mail")
+            session.commit()
+            assert heard(listener, "mail")
+
+
+def heard(listener: psycopg.Connection[Any], queue: str) -> bool:
+    """Wait for a hint about *queue*; others, and repeated ones, may come before it."""
+    hints = listener.notifies(timeout=10)
+    found = any(queue in hint.payload.split(",") for hint in hints)
+    hints.close()  # it holds the connection
+    return found
+
+
 # --- looking up ----------------------------------------------------------------------
 
 
@@ -435,6 +633,14 @@ def test_find_job_looks_up_by_what_the_input_says(session):
     assert found is not None
     assert found.id == mine
     assert find_job(session, charge, Charge(org=7, order=43)) is None
+
+
+def test_find_job_sees_what_a_plain_session_has_pending(engine):
+    with Session(engine) as session:
+        queued = enqueue(session, charge, Charge(7, 1))
+        found = find_job(session, charge, Charge(7, 1))
+        assert found is not None
+        assert found.id == queued.id
 
 
 def test_find_job_shows_what_the_verbs_did(session):
@@ -537,4 +743,5 @@ def test_a_verb_is_two_or_three_statements(engine):
             engine, "before_cursor_execute", lambda c, k, sql, *a: seen.append(sql)
         )
         cancel_job(session, job_id)
+        session.commit()
     assert [sql.split()[0] for sql in seen] == ["SELECT", "UPDATE", "UPDATE"]
