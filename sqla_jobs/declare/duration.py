@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from decimal import Decimal
+from fractions import Fraction
 from typing import Final, TypeAlias
 
 from sqla_jobs.exc import DurationError
@@ -26,8 +26,8 @@ _MICROSECONDS: Final = {
     "d": 86_400_000_000,
     "w": 604_800_000_000,
 }
-# The exponent is bounded so that no text can make Decimal overflow; programs do write
-# "1e-05s" (an f-string over a small float).
+# Bounded, so that no text costs time or memory. Programs do write "1e-05s": an f-string
+# over a small float.
 _FORM: Final = re.compile(
     r"(?P<number>[+-]?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?)"
     r"(?P<unit>ms|s|m|h|d|w)",
@@ -66,8 +66,9 @@ def _parse(value: object, field: str) -> timedelta:
         raise DurationError(
             field, value, "not a number followed by ms, s, m, h, d or w"
         )
-    microseconds = Decimal(found["number"]) * _MICROSECONDS[found["unit"]]
-    if abs(microseconds) > MAX_DURATION / timedelta(microseconds=1):
+    # A Fraction: what Decimal does depends on the application's decimal context.
+    microseconds = Fraction(found["number"]) * _MICROSECONDS[found["unit"]]
+    if abs(microseconds) > MAX_DURATION // timedelta(microseconds=1):
         reason = (
             "negative" if microseconds < 0 else f"longer than {MAX_DURATION.days} days"
         )

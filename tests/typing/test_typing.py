@@ -103,7 +103,7 @@ def test_the_samples_are_also_right_when_they_run() -> None:
     """Declarations are checked at import as well."""
     code = (
         "import user1_fastapi, user2_flask\n"
-        "print(sorted([*user1_fastapi.jobs.specs, *user2_flask.part.specs]))"
+        "print(sorted([*user1_fastapi.jobs.specs, *user2_flask.jobs.specs]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

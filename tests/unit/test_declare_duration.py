@@ -52,6 +52,7 @@ def test_a_duration_is_a_timedelta_or_a_number_with_its_unit(written, meant):
         (timedelta.max, "longer than"),
         ("30", "not a number followed by"),
         ("1e999s", "not a number followed by"),
+        ("9" * 31 + "s", "not a number followed by"),
         ("30 seconds", "not a number followed by"),
         ("1h30m", "not a number followed by"),
         ("٣s", "not a number followed by"),

@@ -343,10 +343,22 @@ class Later:
     a: int
 
 
+@contextmanager
+def timed() -> Iterator[None]:
+    yield
+
+
+@timed()
+def wrapped_elsewhere(ctx: JobContext, order: Order) -> Receipt:
+    """A wrapper of another module, which does not know the names of this one."""
+    return Receipt("")
+
+
 @pytest.mark.parametrize(
     ("handler", "type_"),
     [
         (charge, Receipt),
+        (wrapped_elsewhere, Receipt),
         (returns_none, type(None)),
         (returns_later, Later),
         (SyncCallable(), Receipt),

@@ -190,6 +190,7 @@ def test_c100_every_declared_type_comes_back_exactly():
         (int | float, 1),
         (int | float, 1.0),
         (float | int, 1),
+        (float | int | None, 1),
         (list[int] | dict[str, int] | None, [1]),
         (Order | list[Order], Order(OrderId(1), [])),
         (Line | Order, Order(OrderId(1), [])),

@@ -80,7 +80,9 @@ def cleanup(ctx: JobContext[ModelSession], input: Cleanup) -> None:
 
 
 # Declared in the image that enqueues, handled in the image of the workers.
-count_users = jobs.declare(
+counts = Jobs(retain="1d")
+jobs.include(counts)
+count_users = counts.declare(
     "users.count",
     input=Cleanup,
     output=int,
@@ -89,7 +91,7 @@ count_users = jobs.declare(
     queue="slow",
     timeout="10m",
 )
-count_mails = jobs.declare(
+count_mails = counts.declare(
     "mails.count",
     input=Mail,
     output=int,
@@ -112,9 +114,6 @@ async def count_mails_handler(ctx: AsyncJobContext, input: Mail) -> int:
 assert_type(count_users_handler, JobSpec[Cleanup, int])
 assert_type(count_mails_handler, JobSpec[Mail, int])
 
-part = Jobs(retain="1d")
-part.include(jobs)
-
 
 def view(user_id: int) -> None:
     db.session.add(User(id=user_id, email="a@b", email_lower=None))
@@ -129,5 +128,5 @@ def without_a_session(connection: Connection) -> None:
 
 
 def work(factory: sessionmaker[ModelSession]) -> None:
-    with Worker(part, session=factory, queues={"slow": 1}, grace="1m"):
+    with Worker(jobs, session=factory, queues={"slow": 1}, grace="1m"):
         pass
