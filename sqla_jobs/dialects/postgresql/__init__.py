@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqla_jobs.dialects.base import QueueDialect, run
@@ -90,7 +91,10 @@ class PostgreSQLDialect(QueueDialect):
             unknown=list(unknown),
             inline=inline,
         )
-        return [Claimed(*row) for row in rows]
+        # The driver gives the server's zone, in which the hour that ends summer time
+        # stands twice: instants of one zone compare by their wall clocks.
+        claimed = [Claimed(*row) for row in rows]
+        return [c._replace(run_at=c.run_at.astimezone(UTC)) for c in claimed]
 
     def inputs_of(self, connection: Connection, ids: Sequence[str]) -> dict[str, str]:
         """Return the inputs of *ids* as JSON text."""

@@ -13,6 +13,10 @@ from typing import Final
 # - The claim needs the worker's own lease: one that lost it takes nothing.
 # - Inputs come along up to :inline bytes, so that the answer fits into the socket's
 #   buffers: a client that is frozen then cannot keep the transaction open.
+# - The row that is claimed is the newest, its body is read as the statement began: a
+#   rerun that committed in between would run with the old input, and the new one
+#   never. Then the row that we see was ended by somebody else, not by our own lock
+#   (xmax); the input stays null, and is fetched by a statement that sees the new one.
 CLAIM: Final = """
 update {job} j
    set state = 'running', attempt = j.attempt + 1, fence = j.fence + 1,
@@ -44,7 +48,9 @@ returning cast(j.id as text), j.fence, j.name, j.tenant, j.queue, j.key, j.prior
           j.enqueued_by,
           (select case when octet_length(cast(b.input as text)) <= :inline
                        then cast(b.input as text) end
-             from {body} b where b.job_id = j.id)
+             from {job} seen join {body} b on b.job_id = seen.id
+            where seen.id = j.id
+              and seen.xmax = cast(pg_current_xact_id() as xid))
 """
 
 INPUTS: Final = """

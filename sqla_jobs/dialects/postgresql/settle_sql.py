@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-INTERRUPTIONS_ALLOWED: Final = 3
-"""Uncounted interruptions of one job; further ones count as attempts."""
+from sqla_jobs.dialects.transitions import rescue_set, settle_set
 
 # `any(array(...))` forces the primary key: joined to unnest alone, stale statistics
 # turn it into a scan of the whole table (20 µs -> 4 ms a job). SKIP LOCKED: one open
@@ -16,21 +15,7 @@ _FREE_ROWS: Final = """array(
           order by id for update skip locked)"""
 _ALL_ROWS: Final = "array(select unnest(cast(cast(:ids as text[]) as uuid[])))"
 
-# What the outcome means for the row as it is now, on its newest version: a cancel request
-# turns "run again" into cancelled; used-up attempts turn it into dead; a rerun that was
-# asked for meanwhile turns every end into ready, as a new life with a new fence. Only
-# the cancel request and the rerun can change under a held fence; the rest of the row
-# may be read from the snapshot.
-_UNCOUNTED: Final = f"""
-        (u.outcome in ('snooze', 'released')
-         or (u.outcome = 'interrupted'
-             and j.interruptions < {INTERRUPTIONS_ALLOWED}))"""
-_ENDED: Final = f"""
-        case when u.outcome in ('succeeded', 'cancelled', 'dead') then u.outcome
-             when j.cancel_requested_at is not null then 'cancelled'
-             when j.attempt >= j.max_attempts and not {_UNCOUNTED} then 'dead'
-             else 'ready' end"""
-_AGAIN: Final = f"(j.rerun and {_ENDED} <> 'ready')"
+_SET: Final = settle_set("{now} + u.delay * interval '1 second'")
 
 _SETTLE: Final = f"""
 with given as (
@@ -44,27 +29,7 @@ with given as (
         as u(id, held, number, outcome, delay, output, error_type, error, timed_out)
 ), done as (
     update {{job}} j
-       set state = case when {_AGAIN} then 'ready' else {_ENDED} end,
-           fence = j.fence + case when {_AGAIN} then 1 else 0 end,
-           attempt = case when {_AGAIN} then 0
-                          when {_UNCOUNTED} then j.attempt - 1
-                          else j.attempt end,
-           interruptions = case when {_AGAIN} then 0
-                                when u.outcome = 'interrupted' and {_UNCOUNTED}
-                                  then j.interruptions + 1
-                                else j.interruptions end,
-           run_at = case when {_AGAIN} then coalesce(j.rerun_run_at, {{now}})
-                         when {_ENDED} <> 'ready' then j.run_at
-                         when u.outcome = 'released' and u.delay = 0 then j.run_at
-                         else {{now}} + u.delay * interval '1 second' end,
-           attempted_at = case when {_AGAIN} then null else j.attempted_at end,
-           cancel_requested_at = case when {_AGAIN} then null
-                                      else j.cancel_requested_at end,
-           cancel_reason = case when {_AGAIN} then null else j.cancel_reason end,
-           rerun = false, rerun_run_at = null, worker_id = null, deadline_at = null,
-           finished_at = case when {_AGAIN} or {_ENDED} = 'ready' then null
-                              else {{now}} end
-      from given u
+       set {_SET}      from given u
      where j.id = any({{rows}})
        and j.id = u.id and j.fence = u.held
        and coalesce(j.worker_id = cast(cast(:worker_id as text) as uuid), false)
@@ -144,10 +109,7 @@ select (select count(*) from beat),
 # The lock and the judgement happen inside the array subselect, on the newest version of
 # each row: a settle that wins the race is never undone. Dead workers' jobs are found
 # through their owner, so that long healthy jobs in front hide nobody.
-_RESCUED: Final = """
-        case when j.cancel_requested_at is not null then 'cancelled'
-             when j.attempt >= j.max_attempts then 'dead'
-             else 'ready' end"""
+_FREE: Final = rescue_set("{now} + :delay * interval '1 second'")
 RESCUE: Final = """
 with dead_owner as (
     select distinct o.worker_id
@@ -173,22 +135,7 @@ with dead_owner as (
                 for update skip locked))
 ), freed as (
     update {job} j
-       set state = case when __again__ then 'ready' else __ended__ end,
-           fence = j.fence + 1,
-           attempt = case when __again__ then 0 else j.attempt end,
-           interruptions = case when __again__ then 0 else j.interruptions end,
-           run_at = case when __again__ then coalesce(j.rerun_run_at, {now})
-                         when __ended__ = 'ready'
-                           then {now} + :delay * interval '1 second'
-                         else j.run_at end,
-           attempted_at = case when __again__ then null else j.attempted_at end,
-           cancel_requested_at = case when __again__ then null
-                                      else j.cancel_requested_at end,
-           cancel_reason = case when __again__ then null else j.cancel_reason end,
-           rerun = false, rerun_run_at = null, worker_id = null, deadline_at = null,
-           finished_at = case when __again__ or __ended__ = 'ready' then null
-                              else {now} end
-      from picked p
+       set __free__      from picked p
      where j.id = p.id and j.fence = p.held and j.state = 'running'
     returning j.id, j.name, j.queue, j.state, j.attempt = 0 as again, p.number, p.held,
               p.owner, p.attempted_at, p.timed_out
@@ -212,9 +159,7 @@ with dead_owner as (
 )
 select cast(id as text), name, queue, state, number, cast(owner as text), timed_out
   from freed
-""".replace("__again__", f"(j.rerun and {_RESCUED} <> 'ready')").replace(
-    "__ended__", _RESCUED
-)
+""".replace("__free__", _FREE)
 
 # Same role, same database, a session that began before the lease ended and stands idle
 # inside a transaction: a process id can have been given to somebody else since.
