@@ -29,7 +29,8 @@ with given as (
         as u(id, held, number, outcome, delay, output, error_type, error, timed_out)
 ), done as (
     update {{job}} j
-       set {_SET}      from given u
+       set {_SET}
+      from given u
      where j.id = any({{rows}})
        and j.id = u.id and j.fence = u.held
        and coalesce(j.worker_id = cast(cast(:worker_id as text) as uuid), false)
@@ -135,7 +136,8 @@ with dead_owner as (
                 for update skip locked))
 ), freed as (
     update {job} j
-       set __free__      from picked p
+       set __free__
+      from picked p
      where j.id = p.id and j.fence = p.held and j.state = 'running'
     returning j.id, j.name, j.queue, j.state, j.attempt = 0 as again, p.number, p.held,
               p.owner, p.attempted_at, p.timed_out
