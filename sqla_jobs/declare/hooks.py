@@ -117,6 +117,8 @@ def _make(type_: AnyType) -> Hooks:
 
 def _container(type_: AnyType) -> Hooks:
     origin, args = class_of(type_), get_args(type_)
+    if any(getattr(each, "__unpacked__", False) for each in args):
+        raise Unsupported(type_, "has a part of open length among its places")
     if origin is tuple and type_ is not tuple and args[-1:] != (...,):
         return tuple_hooks([_part(each, f"[{i}]") for i, each in enumerate(args)])
     if origin in LISTS or origin in SETS or origin is tuple:

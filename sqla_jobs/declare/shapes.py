@@ -136,7 +136,8 @@ def fields_of(type_: object) -> tuple[Field, ...]:
         found = [Field(name, hints[name]) for name in cls.model_fields]
     elif attrs.has(cls):
         found = [
-            Field(each.name, hints.get(each.name, each.type))
+            # attrs.field() without an annotation: plain JSON values, as with Any.
+            Field(each.name, hints.get(each.name, each.type or Any))
             for each in attrs.fields(cls)
             if each.init
         ]

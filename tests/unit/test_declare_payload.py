@@ -273,6 +273,16 @@ def test_recursive_and_generic_classes_come_back():
         codec(Box[int]).encode(box)
 
 
+@attrs.define
+class Bare:
+    a = attrs.field()
+
+
+def test_a_field_without_an_annotation_holds_plain_json():
+    assert there_and_back(Bare, Bare([1, "x"])) == Bare([1, "x"])
+    assert refused(Bare, Bare((1,))).path == "input.a"
+
+
 @attrs.frozen
 class Named:
     cl: int
@@ -669,6 +679,7 @@ class NoFields:
         (NoFields, "input"),
         (Box, "input.held"),
         (Literal[b"x"], "input"),
+        (tuple[int, *tuple[str, ...]], "input"),
     ],
     ids=repr,
 )
