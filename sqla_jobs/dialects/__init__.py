@@ -14,12 +14,15 @@ from sqla_jobs.dialects.rows import (
     Rescued,
     SettleRow,
 )
+from sqla_jobs.dialects.sqlite import SQLiteDialect
 from sqla_jobs.exc import DatabaseUnsupportedError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Dialect
 
-_DIALECTS: dict[str, QueueDialect] = {d.name: d for d in (PostgreSQLDialect(),)}
+_DIALECTS: dict[str, QueueDialect] = {
+    d.name: d for d in (PostgreSQLDialect(), SQLiteDialect())
+}
 
 
 def dialect_named(dialect: Dialect) -> QueueDialect:
