@@ -1,0 +1,55 @@
+"""``python -m tests.chaos --minutes N``: the long form, on a durable server of its own."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import tempfile
+
+from rich.console import Console
+from sqlalchemy import create_engine
+
+from tests.chaos import report, witness
+from tests.chaos.plan import Plan
+from tests.chaos.scenario import Scenario
+from tests.support.processes import Processes
+from tests.support.server import embedded
+
+
+def main() -> int:
+    """Run the chaos; return 1 when a rule is broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of chaos")
+    parser.add_argument("--seed", type=int, default=None, help="of everything chosen")
+    parser.add_argument("--workers", type=int, default=4, help="worker processes")
+    parser.add_argument("--producers", type=int, default=3, help="producer processes")
+    parser.add_argument("--keep", action="store_true", help="keep logs and journals")
+    given = parser.parse_args()
+    console = Console()
+    plan = Plan(
+        seed=secrets.randbits(32) if given.seed is None else given.seed,
+        seconds=given.minutes * 60,
+        folder=tempfile.mkdtemp(prefix="sqla-jobs-chaos-"),
+        workers=given.workers,
+        producers=given.producers,
+        long_freezes=True,
+    )
+    plan.prepare()
+    console.print(f"chaos: seed {plan.seed}, {plan.seconds:g} s, in {plan.folder}")
+    with embedded(durable=True) as server:
+        with server.connect() as admin:
+            admin.execute("create database chaos")
+        engine = create_engine(server.database("chaos"))
+        witness.create(engine)
+        url = engine.url.render_as_string(hide_password=False)
+        with Processes({"SQLA_JOBS_DATABASE_URL": url}) as processes:
+            outcome = Scenario(plan, engine, processes).run(server.log)
+        engine.dispose()
+    report.show(outcome, console)
+    console.print(f"seed {plan.seed}: {'FAILED' if outcome.broken else 'all holds'}")
+    return 1 if outcome.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
