@@ -2,9 +2,10 @@
 
 Read from the row as it is now, on its newest version: a cancel request turns "run again"
 into cancelled; used-up attempts turn it into dead; a rerun that was asked for meanwhile
-turns every end into ready, as a new life: attempt 0 and a new fence. Only the cancel
-request and the rerun can change under a held fence; everything else may come from the
-statement's snapshot.
+turns every end into ready, as a new life: attempt 0 and a new fence; while the job only
+runs again, the rerun waits, else its input would never run. Only the cancel request and
+the rerun can change under a held fence; everything else may come from the statement's
+snapshot.
 
 In these texts ``j`` is the job and ``u`` the outcome: ``outcome``, ``delay``.
 """
@@ -71,7 +72,9 @@ def _end(
        cancel_requested_at = case when __again__ then null
                                   else j.cancel_requested_at end,
        cancel_reason = case when __again__ then null else j.cancel_reason end,
-       rerun = false, rerun_run_at = null, worker_id = null, deadline_at = null,
+       rerun = j.rerun and __ended__ = 'ready',
+       rerun_run_at = case when __ended__ = 'ready' then j.rerun_run_at end,
+       worker_id = null, deadline_at = null,
        finished_at = case when __again__ or __ended__ = 'ready' then null
                           else {{now}} end
 """.replace("__again__", f"(j.rerun and {ended} <> 'ready')").replace(

@@ -146,7 +146,8 @@ class Fleet:
     def states(self) -> dict[UUID, str]:
         """Read the state of every job."""
         with Session(self.autocommit) as session:
-            return dict(session.execute(select(Job.id, Job.state)).tuples().all())
+            rows = session.execute(select(Job.id, Job.state))
+            return {row.id: row.state for row in rows}
 
     def attempts(self, job_id: UUID | str) -> list[Attempt]:
         """Read the history of a job, oldest first."""
