@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -18,7 +19,6 @@ from sqla_jobs.queue.pending import Enqueued, PendingJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
     from sqla_jobs.declare.duration import Duration
     from sqla_jobs.declare.job import In, OnDuplicate
@@ -208,7 +208,9 @@ def _instant(run_at: datetime | None, delay: Duration | None) -> datetime | None
         return None
     if delay is not None:
         raise EnqueueArgumentError("delay", delay, "cannot be given with run_at")
-    if run_at.tzinfo is None:
+    if not isinstance(run_at, datetime):
+        raise EnqueueArgumentError("run_at", run_at, "is not a datetime")
+    if run_at.utcoffset() is None:
         raise EnqueueArgumentError(
             "run_at", run_at, "has no time zone: give an aware datetime"
         )
@@ -233,7 +235,8 @@ _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
 
 
 def _enqueued_by(target: Session | Connection, given: object) -> str | None:
-    if given is None:
+    if given is None and isinstance(target, Session):
+        # Not of a Connection: its info stays with the pool's next borrowers.
         given = target.info.get(ENQUEUED_BY)
     if given is None:
         return None

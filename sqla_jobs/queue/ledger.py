@@ -23,31 +23,32 @@ SAVEPOINT             dooms the transaction: until a rollback that covers the fa
                       that one leaves the transaction usable
 ====================  ===============================================================
 
-One listener per engine and event, in one order: the attempt's fence, pending jobs and
-actions, the attempt's completion. Registration order of several listeners is no design:
-listeners of a Connection run before those of its Engine.
+One listener per event, in one order: the attempt's fence, pending jobs and actions, the
+attempt's completion. Registration order of several listeners is no design: listeners of
+a Connection run before those of its Engine. Ours listen to the class Engine from the
+start: to listen to one engine at its first enqueue would break the commit that another
+thread is in (its list of listeners changes while it is walked), and an engine with
+options of its own would hear everything twice, for itself and for its parent.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from sqla_jobs.exc import DuplicateJobError, JobsError
 from sqla_jobs.queue import wakeup
-from sqla_jobs.queue.connections import root_engine
 from sqla_jobs.queue.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from sqlalchemy import Connection, Engine, ExceptionContext
+    from sqlalchemy import Connection, ExceptionContext
 
     from sqla_jobs.queue.pending import Enqueued, PendingJob
 
@@ -185,15 +186,12 @@ class Ledger:
 
 
 _ledgers: WeakKeyDictionary[Connection, Ledger] = WeakKeyDictionary()
-_armed: WeakSet[Engine] = WeakSet()
-_arming = threading.Lock()
 
 
 def ledger_of(connection: Connection) -> Ledger:
-    """Return the ledger of *connection*, arming its engine at the first call."""
+    """Return the ledger of *connection*, opened at the first call."""
     ledger = _ledgers.get(connection)
     if ledger is None:
-        _arm(connection.engine)
         ledger = _ledgers[connection] = Ledger()
     return ledger
 
@@ -246,34 +244,7 @@ def _guard(connection: Connection, ledger: Ledger) -> Iterator[None]:
         raise
 
 
-def _arm(engine: Engine) -> None:
-    engine = root_engine(engine)
-    if engine in _armed:
-        return
-    with _arming:
-        if engine not in _armed:
-            _listen(engine)
-            _armed.add(engine)
-
-
-def _listen(engine: Engine) -> None:
-    for name, listener in (
-        ("begin", _on_begin),
-        ("commit", _on_commit),
-        ("rollback", _on_rollback),
-        ("savepoint", _on_savepoint),
-        ("release_savepoint", _on_release_savepoint),
-        ("rollback_savepoint", _on_rollback_savepoint),
-        ("begin_twophase", _on_begin_twophase),
-        ("prepare_twophase", _on_prepare_twophase),
-        ("commit_twophase", _on_commit_twophase),
-        ("rollback_twophase", _on_rollback_twophase),
-        ("handle_error", _on_error),
-    ):
-        event.listen(engine, name, listener)
-    wakeup.watch_checkins(engine)
-
-
+@event.listens_for(Engine, "begin")
 def _on_begin(connection: Connection) -> None:
     ledger = _ledgers.get(connection)
     if ledger is not None:
@@ -281,19 +252,21 @@ def _on_begin(connection: Connection) -> None:
         ledger.ended()
 
 
+@event.listens_for(Engine, "begin_twophase")
 def _on_begin_twophase(connection: Connection, xid: Any) -> None:  # noqa: ANN401, ARG001 - SQLAlchemy's signature
     _on_begin(connection)
 
 
+@event.listens_for(Engine, "commit")
 def _on_commit(connection: Connection) -> None:
-    ledger = _ledgers.get(connection)
-    if ledger is None:
-        return
+    # Also where nothing is owed yet: a listener that comes after ours may enqueue.
+    ledger = ledger_of(connection)
     with _guard(connection, ledger):
         ledger.before_commit(connection)
         wakeup.committing(connection, ledger.wake)
 
 
+@event.listens_for(Engine, "handle_error")
 def _on_error(context: ExceptionContext) -> None:
     """Forget a transaction whose COMMIT the server refused: it is rolled back.
 
@@ -309,10 +282,9 @@ def _on_error(context: ExceptionContext) -> None:
         ledger.roll_back()
 
 
+@event.listens_for(Engine, "prepare_twophase")
 def _on_prepare_twophase(connection: Connection, xid: Any) -> None:  # noqa: ANN401 - SQLAlchemy's signature
-    ledger = _ledgers.get(connection)
-    if ledger is None:
-        return
+    ledger = ledger_of(connection)
     try:
         ledger.before_commit(connection)
     except BaseException:
@@ -321,6 +293,7 @@ def _on_prepare_twophase(connection: Connection, xid: Any) -> None:  # noqa: ANN
         raise
 
 
+@event.listens_for(Engine, "commit_twophase")
 def _on_commit_twophase(
     connection: Connection,
     xid: Any,  # noqa: ANN401 - SQLAlchemy's signature
@@ -333,12 +306,14 @@ def _on_commit_twophase(
         wakeup.committing(connection, ledger.wake)
 
 
+@event.listens_for(Engine, "rollback")
 def _on_rollback(connection: Connection) -> None:
     ledger = _ledgers.get(connection)
     if ledger is not None:
         ledger.roll_back()
 
 
+@event.listens_for(Engine, "rollback_twophase")
 def _on_rollback_twophase(
     connection: Connection,
     xid: Any,  # noqa: ANN401, ARG001 - SQLAlchemy's signature
@@ -347,12 +322,14 @@ def _on_rollback_twophase(
     _on_rollback(connection)
 
 
+@event.listens_for(Engine, "savepoint")
 def _on_savepoint(connection: Connection, name: str | None) -> None:  # noqa: ARG001 - not named yet
     ledger = _ledgers.get(connection)
     if ledger is not None:
         ledger.begin_savepoint(connection)
 
 
+@event.listens_for(Engine, "release_savepoint")
 def _on_release_savepoint(
     connection: Connection,
     name: str,
@@ -369,6 +346,7 @@ def _on_release_savepoint(
         raise
 
 
+@event.listens_for(Engine, "rollback_savepoint")
 def _on_rollback_savepoint(
     connection: Connection,
     name: str,

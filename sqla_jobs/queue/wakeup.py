@@ -25,6 +25,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event, text
+from sqlalchemy.pool import Pool
 
 from sqla_jobs.dialects import dialect_named
 from sqla_jobs.models import metadata
@@ -253,11 +254,7 @@ def _send(info: dict[Any, Any]) -> None:
         notifier.notify(engine, queues)
 
 
-def watch_checkins(engine: Engine) -> None:
-    """Send the hints of commits when their connections come back to the pool."""
-    event.listen(engine, "checkin", _on_checkin)
-
-
+@event.listens_for(Pool, "checkin")
 def _on_checkin(
     connection: DBAPIConnection,  # noqa: ARG001 - SQLAlchemy's signature
     record: ConnectionPoolEntry,

@@ -27,14 +27,14 @@ class Work:
 work = jobs.declare(
     "shop.work",
     input=Work,
-    output=None,
+    output=int,
     idempotency_key=lambda i: i.key,
     tenant=NO_TENANT,
 )
 other = jobs.declare(
     "shop.other",
     input=Work,
-    output=None,
+    output=int,
     idempotency_key=lambda i: i.key,
     tenant=lambda i: i.n,
     queue="other",
