@@ -82,7 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     _keep(server)
             engine.dispose()
     except DemoError as error:
-        print("\n".join([f"demo: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        print(
+            "\n".join([f"demo: {error}", *getattr(error, "__notes__", [])]),
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("demo: stopped", file=sys.stderr)

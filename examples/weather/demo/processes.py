@@ -18,9 +18,6 @@ from examples.weather.demo.postgres import Guardian
 from sqla_jobs.models import Job, WorkerRow
 
 APP = "--app examples.weather.jobs:jobs --session examples.weather.db:Session"
-# What the command `sqla-jobs` does, also where the folder of commands is not at hand.
-SQLA_JOBS = "import sys; from sqla_jobs.cli import main; sys.exit(main())"
-
 ROOT = Path(__file__).parents[3]
 THREADS = 8
 LEASE = "4s"  # The default is 30s: here nobody wants to wait that long for a rescue.
@@ -126,8 +123,8 @@ class Crew:
 
     def worker(self, name: str) -> Process:
         """Start ``sqla-jobs worker``, and wait until it has registered."""
-        options = f"{APP} --queue default:{THREADS} --lease-ttl {LEASE}"
-        worker = self._start(name, ["-c", SQLA_JOBS, "worker", *options.split()])
+        options = f"{APP} -q default:{THREADS} --lease-ttl {LEASE}"
+        worker = self._start(name, ["-m", "sqla_jobs", "worker", *options.split()])
         wait_for(f"{name} is up", lambda: self._ids(worker), 30)
         return worker
 
