@@ -18,6 +18,7 @@ from tests.support.processes import Child, Processes
 
 KILLED = -signal.SIGKILL
 FAULT = re.compile(r"^fault (?P<action>\w+) (?P<point>\S+) (?P<seconds>[\d.]+)$")
+STARTED = " started, queues "
 LONGEST_STOP = 45.0
 """Seconds: all phases of a worker's shutdown together, on a busy machine."""
 BETWEEN_LOSSES = 8.0
@@ -42,6 +43,8 @@ class Member:
         self.thaw_at: float | None = None
         self.asked_at: float | None = None
         """When it was asked to stop."""
+        self.up = False
+        """Whether a worker has said that it started; before, SIGTERM just ends it."""
 
     @property
     def name(self) -> str:
@@ -119,7 +122,8 @@ class Crew:
 
     def _start(self, member: Member) -> None:
         member.generation += 1
-        member.read, member.thaw_at, member.asked_at = 0, None, None
+        member.read, member.up = 0, False
+        member.thaw_at = member.asked_at = None
         member.child = self._processes.call(
             ROLES[member.role], self._plan.packed(), member.number, member.generation
         )
@@ -136,13 +140,14 @@ class Crew:
                     member.thaw_at = time.monotonic() + seconds
                     self._note_freeze(seconds)
             else:
+                member.up |= STARTED in line
                 self.tally.listen(member.name, line)
 
     def _ended(self, member: Member, child: Child, code: int) -> None:
         asked = member.asked_at is not None or self._plan.is_calm
         if code == KILLED:
             self.tally.killed[member.role] += 1
-        elif code == 0 and asked:
+        elif asked and (code == 0 or (code == -signal.SIGTERM and not member.up)):
             self.tally.stopped[member.role] += 1
         else:
             self.tally.violations.append(f"{member.name} ended by itself with {code}")
@@ -184,7 +189,7 @@ class Crew:
         child = member.child
         assert child is not None
         kind = self._chance.choices(
-            ("kill", "freeze", "fatal freeze", "stop"), (3, 2, 2, 2)
+            ("kill", "freeze", "fatal freeze", "stop"), (3, 3, 1.5, 2)
         )[0]
         self.tally.blows[kind] += 1
         if kind == "kill":

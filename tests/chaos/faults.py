@@ -24,6 +24,10 @@ from sqla_jobs.dialects import QueueDialect
 from sqla_jobs.queue import wakeup
 from tests.chaos.plan import Plan
 
+FENCED = frozenset({"hold", "complete", "renew"})
+"""Steps whose empty answer says that the database has refused a stale write."""
+REFUSED = "refused"
+"""How the line begins that tells of one."""
 PATIENCE = 4.0
 """Seconds after which a point that was not reached is given up for another."""
 
@@ -92,11 +96,11 @@ class Faults:
     def _choose(self) -> tuple[str, float]:
         plan = self._plan
         kind = self._chance.random()
-        if kind < 0.45:
+        if kind < 0.4:
             return "kill", 0.0
-        if kind < 0.65:
+        if kind < 0.7:
             return "freeze", self._chance.uniform(0.05, 1.0)
-        if kind < 0.97 or not plan.long_freezes:
+        if kind < 0.98 or not plan.long_freezes:
             return "freeze", plan.fatal_freeze + self._chance.uniform(0.0, 2.0)
         return "freeze", 20.0
 
@@ -142,6 +146,8 @@ def _wrap(owner: type, method: str, name_of: Callable[[dict[str, Any]], str]) ->
         reach(name, "before")
         result = inner(*args, **kw)
         reach(name, "after")
+        if name in FENCED and not result:
+            say(f"{REFUSED} {name}")
         return result
 
     setattr(owner, method, step)

@@ -87,6 +87,7 @@ class Scenario:
         self._look = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self._crew = Crew(plan, processes)
         self._idlest = 0.0
+        self._lost = 0
         self._sample_at = 0.0
 
     def run(self, log: Path | None = None) -> Outcome:
@@ -157,11 +158,18 @@ class Scenario:
         facts = connection.execute(FACTS).mappings().one()
         outcome.facts |= {k.replace("_", " "): v for k, v in facts.items()}
         outcome.attempts = dict(connection.execute(ATTEMPTS).tuples().all())
-        refused = outcome.tally.refused
-        outcome.facts["refused outcomes"] = len(refused)
-        outcome.facts["of which by lost attempts"] = connection.execute(
-            UNDONE, {"ids": [i for i, _ in refused], "fences": [f for _, f in refused]}
+        self._lost = outcome.attempts.get("lost", 0)
+        tally = outcome.tally
+        stale = tally.stale
+        outcome.facts["stale outcomes counted"] = tally.stats["stale"]
+        outcome.facts["stale outcomes logged one by one"] = len(stale)
+        outcome.facts["of which another has ended"] = connection.execute(
+            UNDONE, {"ids": [i for i, _ in stale], "fences": [f for _, f in stale]}
         ).scalar_one()
+        outcome.facts["stale writes refused by the database"] = (
+            ", ".join(f"{name} {n}" for name, n in sorted(tally.refused.items()))
+            or "none"
+        )
         outcome.facts["longest idle transaction, s"] = round(self._idlest, 1)
 
     def _findings(self, drained: bool, stopped: bool) -> Iterator[Finding]:
@@ -172,8 +180,13 @@ class Scenario:
         yield Finding("no process ended, or complained, by itself", tally.violations)
         idle = [] if self._idlest < LONGEST_IDLE else [f"{self._idlest:.1f} s"]
         yield Finding(f"no transaction idles longer than {LONGEST_IDLE:g} s", idle)
-        stale = not tally.fatal_freezes or tally.refused
+        stale = not tally.fatal_freezes or tally.stats["stale"]
         yield Finding(
             "what came back from a long freeze was refused, and counted",
             [] if stale else [f"{tally.fatal_freezes} freezes, nothing refused"],
+        )
+        lost = not tally.killed["worker"] or self._lost
+        yield Finding(
+            "what killed workers held is in the history as lost",
+            [] if lost else [f"{tally.killed['worker']} kills, nothing lost"],
         )

@@ -6,9 +6,10 @@ import json
 import re
 from collections import Counter
 
+from tests.chaos.faults import REFUSED
 from tests.chaos.worker import STATS
 
-REFUSED = re.compile(
+STALE = re.compile(
     r"an outcome of (?P<name>\S+) (?P<id>\S+) \(attempt \d+, fence (?P<fence>\d+)\)"
     r" was refused"
 )
@@ -27,8 +28,10 @@ class Tally:
         """By point and action: what processes did to themselves."""
         self.freezes = 0
         self.fatal_freezes = 0
-        self.refused: list[tuple[str, int]] = []
-        """``(job id, fence)`` of each outcome that was refused."""
+        self.refused: Counter[str] = Counter()
+        """Stale writes that reached the database, by step."""
+        self.stale: list[tuple[str, int]] = []
+        """``(job id, fence)`` of each refused outcome that a worker has logged."""
         self.violations: list[str] = []
         self._stats: dict[str, dict[str, float]] = {}
         self._sum: Counter[str] = Counter()
@@ -37,8 +40,10 @@ class Tally:
         """Take one line that the process *who* has printed."""
         if line.startswith(STATS):
             self._stats[who] = json.loads(line.removeprefix(STATS))
-        elif match := REFUSED.search(line):
-            self.refused.append((match["id"], int(match["fence"])))
+        elif line.startswith(REFUSED):
+            self.refused[line.removeprefix(REFUSED).strip()] += 1
+        elif match := STALE.search(line):
+            self.stale.append((match["id"], int(match["fence"])))
         elif any(word in line for word in TROUBLE):
             self.violations.append(f"{who} said: {line}")
 
