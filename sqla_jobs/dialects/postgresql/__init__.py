@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqla_jobs.dialects.base import QueueDialect, run
 from sqla_jobs.dialects.postgresql import claim_sql, enqueue_sql, settle_sql
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from sqlalchemy import Connection
-
-IDLE_BEFORE_COMMIT: Final = "15s"
-"""How long a transaction may idle once it holds its attempt's job row."""
 
 
 class PostgreSQLDialect(QueueDialect):
@@ -147,7 +144,6 @@ class PostgreSQLDialect(QueueDialect):
             job_id=job_id,
             fence=fence,
             worker_id=worker_id,
-            idle=IDLE_BEFORE_COMMIT,
         ).first()
         return row is not None
 

@@ -15,6 +15,11 @@ _FREE_ROWS: Final = """array(
           order by id for update skip locked)"""
 _ALL_ROWS: Final = "array(select unnest(cast(cast(:ids as text[]) as uuid[])))"
 
+# From the moment a transaction holds its attempt's job row it may idle for this long: a
+# process that freezes before its COMMIT would hide the job from claim and rescue for
+# ever. set_config(..., true) ends with the transaction and needs no round trip.
+_IDLE: Final = "set_config('idle_in_transaction_session_timeout', '15s', true)"
+
 _SET: Final = settle_set("{now} + u.delay * interval '1 second'")
 
 _SETTLE: Final = f"""
@@ -61,19 +66,18 @@ with given as (
      where d.outcome <> 'released' and (d.outcome <> 'succeeded' or d.again)
     on conflict (job_id, fence) do nothing
 )
-select cast(id as text) from done
+select cast(id as text){{also}} from done
 """
 
-SETTLE: Final = _SETTLE.replace("{rows}", _FREE_ROWS)
-SETTLE_ALONE: Final = _SETTLE.replace("{rows}", _ALL_ROWS)
+SETTLE: Final = _SETTLE.replace("{rows}", _FREE_ROWS).replace("{also}", "")
+SETTLE_ALONE: Final = _SETTLE.replace("{rows}", _ALL_ROWS).replace(
+    "{also}", f", {_IDLE}"
+)
 
-# NO KEY UPDATE is what an UPDATE takes; rescue and settle step over it. From here to
-# the COMMIT the transaction may idle for :idle only: a process that freezes in between
-# would hide its job from claim and rescue for ever. set_config(..., true) ends with the
-# transaction and needs no round trip of its own.
-HOLD: Final = """
-select set_config('idle_in_transaction_session_timeout', cast(:idle as text), true)
-  from {job}
+# NO KEY UPDATE is what an UPDATE takes; rescue and settle step over it.
+HOLD: Final = f"""
+select {_IDLE}
+  from {{job}}
  where id = cast(cast(:job_id as text) as uuid) and fence = :fence
    and worker_id = cast(cast(:worker_id as text) as uuid)
    for no key update
