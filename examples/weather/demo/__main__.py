@@ -4,6 +4,7 @@ python -m examples.weather.demo [--json] [--keep] [--db postgresql]
 """
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import signal
@@ -190,18 +191,30 @@ def _look(engine: Engine, people: Crew, view: View, days: int) -> Progress:
 def _keep(server: Embedded) -> None:
     """Hold the database and the second worker until the user has looked around."""
     url = server.url.render_as_string(hide_password=False)
-    options = "--app examples.weather.jobs:jobs --session examples.weather.db:Session"
-    print(
-        f"\nEverything still runs. In another terminal, in this folder:\n\n"
-        f"  export WEATHER_DATABASE_URL='{url}'\n"
-        f"  sqla-jobs jobs list {options}\n"
-        f"  sqla-jobs dead list {options}\n"
-        f"  sqla-jobs workers {options}\n\n"
-        "Enter ends it.",
-        file=sys.stderr,
-        flush=True,
-    )
-    sys.stdin.readline()
+    command = _command()
+    lines = [
+        "",
+        "All of it still runs. In another terminal, in this folder:",
+        "",
+        f"  export SQLA_JOBS_DATABASE_URL='{url}'",
+        f"  {command} jobs list",
+        f"  {command} dead list",
+        f"  {command} workers",
+        "",
+        "Enter or Ctrl-C ends it.",
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.stdin.readline()
+
+
+def _command() -> str:
+    """How to call the command line of this interpreter, from the current folder."""
+    here = Path.cwd()
+    script = Path(sys.executable).with_name("sqla-jobs")
+    if not script.exists():
+        return f"{sys.executable} -m sqla_jobs"
+    return str(script.relative_to(here) if script.is_relative_to(here) else script)
 
 
 def _parser() -> argparse.ArgumentParser:
