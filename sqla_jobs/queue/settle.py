@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING, assert_never
+from uuid import UUID
 
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from sqla_jobs.dialects import SettleRow, dialect_of, job_connection
-from sqla_jobs.models import Job
+from sqla_jobs.models import Attempt, Job
 from sqla_jobs.queue.outcome import (
     Cancelled,
     Dead,
@@ -24,7 +25,7 @@ from sqla_jobs.queue.outcome import (
     Snooze,
     Succeeded,
 )
-from sqla_jobs.states import JobState
+from sqla_jobs.states import AttemptOutcome, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,17 +100,30 @@ def settle_alone(
 def was_settled(session: Session, job_id: str, fence: int, worker_id: str) -> Verdict:
     """Tell whose a job is after a settle whose answer was lost.
 
-    ``ACCEPTED``: it was written. ``BUSY``: it was not, the attempt still owns the job.
-    ``STALE``: somebody else has taken the job, or a new life of it began.
+    ``ACCEPTED``: it was written, also when the job has gone on since: its history says
+    so. ``BUSY``: it was not, the attempt still owns the job. ``STALE``: a rescue came
+    first, or the job is gone; an attempt that a rescue ended as timed out or cancelled
+    did end so, whoever wrote it down, and counts as accepted.
     """
+    id_ = UUID(job_id)
     row = session.execute(
-        select(Job.state, Job.fence, Job.worker_id).where(Job.id == job_id)
+        select(Job.fence, Job.state, Job.worker_id).where(Job.id == id_)
     ).one_or_none()
-    if row is None or row.fence != fence:
+    if row is None:
         return Verdict.STALE
-    if row.state == JobState.RUNNING:
+    if row.fence == fence:
+        if row.state != JobState.RUNNING:
+            return Verdict.ACCEPTED
         return Verdict.BUSY if str(row.worker_id) == worker_id else Verdict.STALE
-    return Verdict.ACCEPTED
+    recorded = session.scalar(
+        select(Attempt.outcome).where(
+            Attempt.job_id == id_,
+            Attempt.fence == fence,
+            Attempt.worker_id == UUID(worker_id),
+        )
+    )
+    gone = {None, AttemptOutcome.LOST}
+    return Verdict.STALE if recorded in gone else Verdict.ACCEPTED
 
 
 def _row(settlement: Settlement) -> SettleRow:
