@@ -144,7 +144,7 @@ class Crew:
             enough = THREADS // 2 if passed < 5 else 1
             for worker in workers:
                 worker.send(signal.SIGSTOP)
-                wait_for(f"{worker.name} is quiet", lambda: not self._busy(worker), 5)  # noqa: B023
+                wait_for(f"{worker.name} is quiet", lambda: not self._busy(worker), 5)  # noqa: B023 - called at once
                 if len(running := self._running(worker)) >= enough:
                     worker.kill()
                     return worker, running
