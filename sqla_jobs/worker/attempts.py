@@ -125,15 +125,6 @@ class Attempts:
                 found[claim.id] = attempt
         return list(found.values())
 
-    def backends(self) -> list[int]:
-        """Return the server processes that attempts hold, ended ones included."""
-        return [
-            pid
-            for attempt in [*list(self._live), *list(self._stuck)]
-            if attempt.borrowed is not None
-            for pid in attempt.borrowed.pids()
-        ]
-
     def abandoned(self, attempt: Attempt) -> None:
         """Remember that the running *attempt* was ended from outside."""
         self._stuck[attempt] = time.monotonic()

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import event, text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.orm import Session, SessionTransaction
@@ -41,14 +43,44 @@ _TERMINATE: Final = text(
 
 _watched: weakref.WeakSet[Pool] = weakref.WeakSet()
 _borrowers: dict[int, Borrowed] = {}
+_backends: weakref.WeakSet[Backends] = weakref.WeakSet()
+
+
+class Backends:
+    """The server processes that handlers' sessions use, held now or waiting in a pool.
+
+    They are reported with the heartbeat, so that whoever rescues this worker's jobs can
+    end the transactions it left open. *fresh* is called for each that was not known: a
+    process that freezes before the next beat would keep its locks for ever.
+    """
+
+    def __init__(self, fresh: Callable[[], None]) -> None:
+        self._fresh = fresh
+        self._pids: dict[int, int] = {}
+        _backends.add(self)
+
+    def pids(self) -> list[int]:
+        """Return the numbers of the server processes."""
+        return list(set(self._pids.copy().values()))
+
+    def used(self, dbapi: object, pid: int) -> None:
+        """Note that a handler's session uses *dbapi*."""
+        if self._pids.get(id(dbapi)) != pid:
+            self._pids[id(dbapi)] = pid
+            self._fresh()
+
+    def closed(self, dbapi: object) -> None:
+        """Forget *dbapi*."""
+        self._pids.pop(id(dbapi), None)
 
 
 class Borrowed:
     """What the session of one attempt has checked out of its pool now."""
 
-    __slots__ = ("_ended", "_held", "_lock")
+    __slots__ = ("_backends", "_ended", "_held", "_lock")
 
-    def __init__(self) -> None:
+    def __init__(self, backends: Backends) -> None:
+        self._backends = backends
         self._lock = threading.Lock()
         self._held: dict[int, tuple[Any, int | None]] = {}
         self._ended: BaseException | None = None
@@ -56,10 +88,6 @@ class Borrowed:
     def watch(self, session: Session) -> None:
         """Keep the books of *session* from now on."""
         event.listen(session, "after_begin", self._begun)
-
-    def pids(self) -> list[int]:
-        """Return the server processes of the connections held now."""
-        return [pid for _, pid in list(self._held.values()) if pid is not None]
 
     def end(self, error: BaseException, engine: Engine) -> None:
         """End every connection held now, and refuse new transactions with *error*.
@@ -85,10 +113,13 @@ class Borrowed:
             return
         _watch_pool(connection.engine.pool)
         driver = pooled.driver_connection
+        pid = _pid(driver)
+        if pid is not None:
+            self._backends.used(dbapi, pid)
         with self._lock:
             if self._ended is not None:
                 raise self._ended
-            self._held[id(dbapi)] = (driver, _pid(driver))
+            self._held[id(dbapi)] = (driver, pid)
             _borrowers[id(dbapi)] = self
 
     def _returned(self, dbapi: DBAPIConnection, record: ConnectionPoolEntry) -> None:
@@ -102,12 +133,18 @@ def _watch_pool(pool: Pool) -> None:
     if pool not in _watched:
         _watched.add(pool)
         event.listen(pool, "checkin", _checked_in)
+        event.listen(pool, "close", _closed)
 
 
 def _checked_in(dbapi: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
     borrower = _borrowers.pop(id(dbapi), None)
     if borrower is not None and dbapi is not None:
         borrower._returned(dbapi, record)
+
+
+def _closed(dbapi: DBAPIConnection, record: ConnectionPoolEntry) -> None:  # noqa: ARG001 - SQLAlchemy's signature
+    for backends in list(_backends):
+        backends.closed(dbapi)
 
 
 def _pid(driver: Any) -> int | None:  # noqa: ANN401 - any driver's connection

@@ -26,6 +26,7 @@ from sqla_jobs.exc import DatabaseUnavailableError
 from sqla_jobs.queue.connections import engine_of, own_engine
 from sqla_jobs.queue.schema import check_schema
 from sqla_jobs.worker.attempts import Attempts
+from sqla_jobs.worker.borrowed import Backends
 from sqla_jobs.worker.claimer import Claimer
 from sqla_jobs.worker.door import Door
 from sqla_jobs.worker.errors import is_connection_loss, sqlstate
@@ -67,8 +68,12 @@ class Parts:
             for queue, limit in config.queues.items()
         }
         worker = f"{socket.gethostname()}:{os.getpid()}"
+        self.backends = Backends(self._report)
         self.sessions = Sessions(
-            worker=worker, sync=config.session, async_=config.async_session
+            worker=worker,
+            backends=self.backends,
+            sync=config.session,
+            async_=config.async_session,
         )
         self.resources = Resources(config.jobs.lifespan)
         self.settler = Settler(
@@ -90,6 +95,7 @@ class Parts:
             self._door(),
             self.attempts,
             self.executor,
+            self.backends,
             queues=config.queues,
             ttl=config.lease_ttl,
             outdated=outdated,
@@ -181,6 +187,9 @@ class Parts:
 
     def _door(self) -> Door:
         return Door(self._engine())
+
+    def _report(self) -> None:
+        self.heartbeat.poke()
 
     def _look(self) -> None:
         self.claimer.look()

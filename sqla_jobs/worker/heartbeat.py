@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from sqla_jobs.queue.renew import Renewal
     from sqla_jobs.worker.attempts import Attempt, Attempts
+    from sqla_jobs.worker.borrowed import Backends
     from sqla_jobs.worker.claimer import Claimer
     from sqla_jobs.worker.door import Door
     from sqla_jobs.worker.executor import Executor
@@ -68,6 +69,7 @@ class Heartbeat(Service):
         door: Door,
         attempts: Attempts,
         executor: Executor,
+        backends: Backends,
         *,
         queues: Mapping[str, int],
         ttl: float,
@@ -77,12 +79,14 @@ class Heartbeat(Service):
         self._door = door
         self._attempts = attempts
         self._executor = executor
+        self._backends = backends
         self._queues = queues
         self._ttl = ttl
         self._interval = beat_interval(ttl)
         self.longest_pause = self._interval / 2
         self._outdated = outdated
         self._told_outdated = False
+        self._last = float("-inf")
         self.lease: Lease | None = None
         self.claimer: Claimer | None = None
 
@@ -92,6 +96,9 @@ class Heartbeat(Service):
 
     def run_once(self) -> int:
         """Renew the lease, or register anew when there is none."""
+        # Pokes tell of news that must not wait for the beat; they may come in swarms.
+        self._stopping.wait(self._last + QUICKEST - time.monotonic())
+        self._last = time.monotonic()
         lease = self.lease
         if lease is not None and not lease.valid:
             self.fence(lease)
@@ -105,7 +112,7 @@ class Heartbeat(Service):
             lease.id,
             ttl=timedelta(seconds=lease.ttl),
             running=self._attempts.pairs(lease),
-            backends=self._attempts.backends(),
+            backends=self._backends.pids(),
         )
         if not renewal.alive:
             self.fence(lease)

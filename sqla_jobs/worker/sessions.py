@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sqla_jobs.asyncio import AsyncJobSession
     from sqla_jobs.session import JobSession
     from sqla_jobs.worker.attempts import Attempt
+    from sqla_jobs.worker.borrowed import Backends
     from sqla_jobs.worker.ending import Ended
 
 logger: Final = logging.getLogger("sqla_jobs.worker")
@@ -42,10 +43,12 @@ class Sessions:
         self,
         *,
         worker: str,
+        backends: Backends,
         sync: Callable[[], JobSession] | None,
         async_: Callable[[], AsyncJobSession] | None,
     ) -> None:
         self._worker = worker
+        self._backends = backends
         self._sync = sync
         self._async = async_
 
@@ -153,9 +156,10 @@ class Sessions:
             claim.attempt,
             worker_id=attempt.lease.id,
             worker=self._worker,
+            trusted=lambda: attempt.lease.valid,
         )
         guard(session, fence)
-        attempt.borrowed = Borrowed()
+        attempt.borrowed = Borrowed(self._backends)
         attempt.borrowed.watch(session)
         # This order, and the other way round in abandoning: one of the two sees it.
         attempt.guard = fence

@@ -16,6 +16,7 @@ from sqla_jobs.declare.context import JobFacts
 from sqla_jobs.queue.claim import Claim
 from sqla_jobs.queue.outcome import Outcome
 from sqla_jobs.worker.attempts import Attempt, Attempts
+from sqla_jobs.worker.borrowed import Backends
 from sqla_jobs.worker.ending import Ending, Mark
 from sqla_jobs.worker.executor import Executor
 from sqla_jobs.worker.lease import Lease, lease_clock
@@ -42,7 +43,8 @@ class Execution:
         self.room = Room("default", limit)
         self.lease = Lease(30.0)
         self.lease.registered(lease_clock(), time.monotonic(), EPOCH)
-        sessions = Sessions(worker="test:1", sync=None, async_=None)
+        backends = Backends(lambda: None)
+        sessions = Sessions(worker="test:1", backends=backends, sync=None, async_=None)
         self.executor = Executor(
             self.attempts,
             sessions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import attrs
@@ -181,9 +181,7 @@ def test_the_rows_own_number_of_attempts_counts(jobs, kind):
     """An operator gave the job one more than its declaration does."""
     spec = declare(jobs, raising(ValueError("no")), kind, retry=Retry(attempts=1))
     with Execution(jobs) as execution:
-        (outcome,) = execution.run(
-            execution.attempt(spec, attempt=1, max_attempts=2)
-        )
+        (outcome,) = execution.run(execution.attempt(spec, attempt=1, max_attempts=2))
     assert isinstance(outcome, ended.Retry)
 
 
@@ -415,10 +413,8 @@ class TestAround:
     def test_an_error_it_swallows_is_recorded_all_the_same(self, jobs, kind):
         @contextmanager
         def around(facts):
-            try:
+            with suppress(ValueError):
                 yield
-            except ValueError:
-                pass
 
         spec = declare(jobs, raising(ValueError("mine")), kind)
         with Execution(jobs, around=around) as execution:

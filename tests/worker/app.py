@@ -156,7 +156,7 @@ def nap(ctx, do):
 async def block(ctx, do):
     """Block the event loop."""
     note(do, ctx.attempt)
-    time.sleep(do.seconds)
+    time.sleep(do.seconds)  # noqa: ASYNC251 - on purpose
 
 
 @jobs.job("nap.async", **options())
@@ -197,7 +197,9 @@ async def slow_async_sql(ctx, do):
         await ctx.session.execute(text("select pg_sleep(60)"))
 
 
-@jobs.job("report", input=DeadJob, idempotency_key=lambda d: str(d.job_id), tenant=NO_TENANT)
+@jobs.job(
+    "report", input=DeadJob, idempotency_key=lambda d: str(d.job_id), tenant=NO_TENANT
+)
 def report(ctx, dead):
     ctx.session.add(Visit(name=f"{dead.name}: {dead.error[:500]}"))
 

@@ -54,9 +54,7 @@ class Queue:
 
     def wait_for_visits(self, count: int, timeout: float = 20.0) -> None:
         """Wait until *count* visits are committed."""
-        wait_until(
-            lambda: len(self.visits()) >= count, timeout, what=f"{count} visits"
-        )
+        wait_until(lambda: len(self.visits()) >= count, timeout, what=f"{count} visits")
 
     def job(self, job_id: UUID) -> Job:
         """Read a job."""
@@ -67,7 +65,7 @@ class Queue:
         """Count jobs by state."""
         query = select(Job.state, func.count()).group_by(Job.state)
         with Session(self.look) as session:
-            return {state: count for state, count in session.execute(query)}
+            return dict(tuple(row) for row in session.execute(query))
 
     def wait_for_states(self, timeout: float = 30.0, **states: int) -> None:
         """Wait until the counts by state are exactly *states*."""

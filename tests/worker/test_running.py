@@ -28,7 +28,7 @@ def test_both_kinds_of_handlers_commit_with_their_completion(queue, start):
 def test_an_idle_worker_is_woken_by_the_commit(queue, start):
     """The poll interval plays no part once LISTEN is proven."""
     worker = start(poll_interval="60s")
-    wait_until(lambda: worker._parts.listener.healthy())
+    wait_until(worker._parts.listener.healthy)
     for name in "abc":
         queue.add(app.visit, name)
         queue.wait_for_visits("abc".index(name) + 1, timeout=5.0)
@@ -38,14 +38,13 @@ def test_an_idle_worker_is_woken_by_the_commit(queue, start):
 def test_t53_the_last_enqueue_of_a_burst_always_wakes_somebody(queue, start):
     """Hints are held back for 20 ms; the last one of a burst is never swallowed."""
     worker = start(poll_interval="60s")
-    wait_until(lambda: worker._parts.listener.healthy())
+    wait_until(worker._parts.listener.healthy)
     for burst in range(20):
         for one in range(5):
             queue.add(app.noop, f"{burst}.{one}")
+        expected = 5 * (burst + 1)
         wait_until(
-            lambda: worker.stats.succeeded == 5 * (burst + 1),
-            5.0,
-            what=f"burst {burst}",
+            lambda n=expected: worker.stats.succeeded == n, 5.0, what=f"burst {burst}"
         )
 
 
@@ -54,7 +53,7 @@ def test_t18_a_future_job_starts_at_its_time_without_polling_faster(
     queue, start, engine
 ):
     worker = start(poll_interval="60s")
-    wait_until(lambda: worker._parts.listener.healthy())
+    wait_until(worker._parts.listener.healthy)
     ids = queue.add(app.noop, "soon", delay="1500ms")
     (later,) = queue.add(app.noop, "later", delay="3s")
     wait_until(lambda: worker.stats.claims > 0 and worker._parts.claimer._dry)
@@ -104,7 +103,11 @@ def test_a_failed_attempt_is_retried_and_recorded(queue, start):
     queue.wait_for_states(dead=1)
     assert queue.visits() == [("x", 1), ("x", 2), ("x", 3)]
     first, second, third = queue.attempts(job_id)
-    assert [first.outcome, second.outcome, third.outcome] == ["failed", "failed", "dead"]
+    assert [first.outcome, second.outcome, third.outcome] == [
+        "failed",
+        "failed",
+        "dead",
+    ]
     assert first.error_type == "ValueError"
     assert first.error.rstrip().endswith("ValueError: x")
     assert [a.number for a in (first, second, third)] == [1, 2, 3]
@@ -119,17 +122,15 @@ def test_the_job_named_by_on_dead_learns_of_a_death_once(queue, start):
     assert "the reason" in told
 
 
-def test_a_death_that_cannot_be_told_is_recorded(queue, start, monkeypatch):
-    def fails(dead):
+def test_a_death_that_cannot_be_told_is_recorded(queue, start, monkeypatch, caplog):
+    def fails(spec, dead):
         raise KeyError("no key")
 
-    monkeypatch.setattr(type(app.report), "idempotency_key", fails)
-    # The enqueue of this test needs its own key: it is written first.
-    monkeypatch.undo()
     queue.add(app.mourned, "x")
-    monkeypatch.setattr(type(app.report), "idempotency_key", lambda *_: fails(None))
+    monkeypatch.setattr(type(app.report), "idempotency_key", fails)
     start()
     queue.wait_for_states(dead=1)
+    assert "cannot be told" in caplog.text
 
 
 def test_jobs_nobody_here_knows_are_left_to_others_and_starve_nobody(
@@ -216,7 +217,9 @@ def test_c31_failures_and_timeouts_count_exactly(queue, start, engine, attempts)
     (failing,) = queue.add(app.fail, "fails")
     (slow,) = queue.add(app.slow_async, "slow")
     with engine.begin() as connection:
-        connection.execute(text("update sqla_job set max_attempts = :n"), {"n": attempts})
+        connection.execute(
+            text("update sqla_job set max_attempts = :n"), {"n": attempts}
+        )
     start()
     queue.wait_for_states(dead=2)
     assert len(queue.visits("fails")) == len(queue.visits("slow")) == attempts
