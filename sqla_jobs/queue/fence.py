@@ -13,11 +13,13 @@ request that cancels the job last take their locks in the same order.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from sqla_jobs.dialects import SettleRow, bind_arguments, dialect_of, job_connection
 from sqla_jobs.exc import LeaseLostError
+from sqla_jobs.models import Job
 from sqla_jobs.queue import ledger
 
 if TYPE_CHECKING:
@@ -70,10 +72,7 @@ class AttemptGuard:
         :raises LeaseLostError: the attempt does not own the job any more.
         """
         self._check()
-        held = dialect_of(connection).hold(
-            connection, job_id=self.job_id, fence=self.fence, worker_id=self.worker_id
-        )
-        if not held:
+        if not self._hold(connection):
             raise LeaseLostError(self.job_id, self.fence)
         self._check()
 
@@ -96,7 +95,7 @@ class AttemptGuard:
                     output=self._output,
                 )
             ],
-            wait=True,
+            wait=not _joined(connection),
         )
         if not accepted:
             raise LeaseLostError(self.job_id, self.fence)
@@ -104,22 +103,51 @@ class AttemptGuard:
         self.completed = True
         return set()
 
+    def _hold(self, connection: Connection) -> bool:
+        if _joined(connection):
+            owned = (
+                select(Job.id)
+                .where(
+                    Job.id == UUID(self.job_id),
+                    Job.fence == self.fence,
+                    Job.worker_id == UUID(self.worker_id),
+                )
+                .with_for_update(key_share=True)
+            )
+            return connection.execute(owned).first() is not None
+        return dialect_of(connection).hold(
+            connection, job_id=self.job_id, fence=self.fence, worker_id=self.worker_id
+        )
+
     def _check(self) -> None:
         if self._abandoned is not None:
             raise self._abandoned
 
 
+def _joined(connection: Connection) -> bool:
+    """Whether what ends now is a savepoint in a transaction that is somebody else's.
+
+    The statements that bound how long a transaction may idle or wait set it for the
+    whole of it, and that is not the attempt's to set.
+    """
+    return connection.in_nested_transaction()
+
+
 def guard(session: Session, attempt: AttemptGuard) -> None:
-    """Fence every commit of *session* by *attempt*; the session must be fresh."""
+    """Fence every commit of *session* by *attempt*; the session must be fresh.
+
+    A session that joined a transaction by a savepoint (a test's, that is rolled back)
+    commits by its RELEASE: that is then what the fence judges.
+    """
 
     def join(
-        session: Session,
-        transaction: SessionTransaction,  # noqa: ARG001 - SQLAlchemy's signature
-        connection: Connection,
+        session: Session, transaction: SessionTransaction, connection: Connection
     ) -> None:
+        if transaction.parent is not None:
+            return  # A savepoint of the handler's: its RELEASE is no commit.
         bind = session.get_bind(**bind_arguments())
         if connection is bind or connection.engine is bind:
-            ledger.ledger_of(connection).fence = attempt
+            ledger.ledger_of(connection).fence_by(attempt, connection)
 
     def open_for_completion(session: Session) -> None:
         if attempt.completing and not session.in_nested_transaction():

@@ -81,13 +81,25 @@ class Action(Protocol):
 class Ledger:
     """Everything that one Connection's transaction still has to write."""
 
-    __slots__ = ("_written", "actions", "committing", "doomed", "fence", "jobs", "wake")
+    __slots__ = (
+        "_written",
+        "actions",
+        "committing",
+        "doomed",
+        "fence",
+        "fenced_at",
+        "jobs",
+        "wake",
+    )
 
     def __init__(self) -> None:
         """Start with nothing owed."""
         self.jobs: list[PendingJob] = []
         self.actions: list[Action] = []
         self.fence: Fence | None = None
+        # The savepoint whose RELEASE is the commit of the fence's session: 0 is the
+        # transaction itself, more when the session joined one that is somebody else's.
+        self.fenced_at = 0
         self.doomed: BaseException | None = None
         self.committing = False
         self.wake: set[str] = set()
@@ -127,18 +139,27 @@ class Ledger:
         if self.doomed is not None:
             raise self.doomed
         self.committing = True
-        fence = self.fence
-        owes = bool(self.jobs or self.actions)
-        if fence is not None and (owes or not fence.completing):
-            fence.hold(connection)
-        self.flush(connection)
-        if fence is not None and fence.completing:
-            self.wake |= fence.settle(connection)
-        if self._written and fence is None and not owes:
+        owed = bool(self.jobs or self.actions)
+        self._flush_fenced(connection)
+        if self._written and self.fence is None and not owed:
             # Jobs were written earlier. If a statement has failed since then and its
             # error was swallowed, the COMMIT would roll them back and raise nothing;
             # any statement raises.
             connection.exec_driver_sql("SELECT 1")
+
+    def _flush_fenced(self, connection: Connection) -> None:
+        """Write what is pending if the attempt, where there is one, owns its job."""
+        fence = self.fence
+        if fence is not None and (self.jobs or self.actions or not fence.completing):
+            fence.hold(connection)
+        self.flush(connection)
+        if fence is not None and fence.completing:
+            self.wake |= fence.settle(connection)
+
+    def fence_by(self, fence: Fence, connection: Connection) -> None:
+        """Let *fence* judge the end of what a session has just begun on *connection*."""
+        self.fence = fence
+        self.fenced_at = sum(1 for _ in _open_savepoints(connection))
 
     def begin_savepoint(self, connection: Connection) -> None:
         """Write what is pending before the savepoint; it belongs to what is outside."""
@@ -154,7 +175,11 @@ class Ledger:
         """Write what is pending inside savepoint number *depth*; it joins the outer."""
         if self.doomed is not None:
             raise self.doomed
-        self.flush(connection)
+        if self.fence is not None and depth == self.fenced_at:
+            self._flush_fenced(connection)
+            self.fence = None
+        else:
+            self.flush(connection)
         for handles in self._written_since(depth):
             self._written[depth - 1].extend(handles)
 
@@ -162,6 +187,8 @@ class Ledger:
         """Forget what was enqueued or written in savepoint number *depth*."""
         self._forget_pending()
         self.doomed = None
+        if self.fenced_at > 0 and depth <= self.fenced_at:
+            self.fence = None
         for handles in self._written_since(depth):
             for handle in handles:
                 handle.unwritten()
