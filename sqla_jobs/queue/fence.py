@@ -23,6 +23,8 @@ from sqla_jobs.models import Job
 from sqla_jobs.queue import ledger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session, SessionTransaction
 
@@ -37,6 +39,7 @@ class AttemptGuard:
     __slots__ = (
         "_abandoned",
         "_output",
+        "_trusted",
         "attempt",
         "completed",
         "completing",
@@ -47,9 +50,21 @@ class AttemptGuard:
     )
 
     def __init__(
-        self, job_id: str, fence: int, attempt: int, *, worker_id: str, worker: str
+        self,
+        job_id: str,
+        fence: int,
+        attempt: int,
+        *,
+        worker_id: str,
+        worker: str,
+        trusted: Callable[[], bool] | None = None,
     ) -> None:
-        """Make the guard of attempt number *attempt* of *job_id*."""
+        """Make the guard of attempt number *attempt* of *job_id*.
+
+        :param trusted: whether the worker still trusts its lease. Asked before the
+         database: the transaction of a worker that came back too late was perhaps
+         ended by whoever rescued its job, and would only tell of a lost connection.
+        """
         self.job_id, self.fence, self.attempt = job_id, fence, attempt
         self.worker_id, self.worker = worker_id, worker
         self.completing = False
@@ -57,6 +72,7 @@ class AttemptGuard:
         """The completing statement matched; its COMMIT may still be ambiguous."""
         self._output: str | None = None
         self._abandoned: BaseException | None = None
+        self._trusted = trusted
 
     def complete(self, output: str | None) -> None:
         """Let the next commit settle the job as succeeded with *output* (JSON)."""
@@ -122,6 +138,8 @@ class AttemptGuard:
     def _check(self) -> None:
         if self._abandoned is not None:
             raise self._abandoned
+        if self._trusted is not None and not self._trusted():
+            raise LeaseLostError(self.job_id, self.fence)
 
 
 def _joined(connection: Connection) -> bool:
