@@ -57,7 +57,7 @@ class Executor:
         self._put = put
         self._around = around
         self._size = size
-        self._pool = SyncPool(self._run, size)
+        self._pool = SyncPool(self.run, size)
         self._runner: AsyncRunner | None = None
         self._async_context: type[AsyncJobContext] | None = None
         self.resources: Mapping[type, object] = {}
@@ -67,7 +67,7 @@ class Executor:
         from sqla_jobs.asyncio import AsyncJobContext  # noqa: PLC0415 - needs an extra
 
         self._async_context = AsyncJobContext
-        self._runner = AsyncRunner(self._run_async, self._size, loop)
+        self._runner = AsyncRunner(self.run_async, self._size, loop)
         return self._runner
 
     def dispatch(self, attempts: Iterable[Attempt]) -> None:
@@ -162,7 +162,11 @@ class Executor:
 
     # --- sync handlers ---------------------------------------------------------------
 
-    def _run(self, attempt: Attempt) -> Attempt | None:
+    def run(self, attempt: Attempt) -> Attempt | None:
+        """Run *attempt*, which its room has let start, here; return the one to go on with.
+
+        Its ending is put before this returns.
+        """
         if not self._begin(attempt):
             return None
         # A context of its own: what the handler sets there is not the next one's.
@@ -211,7 +215,8 @@ class Executor:
 
     # --- async handlers --------------------------------------------------------------
 
-    async def _run_async(self, attempt: Attempt) -> Attempt | None:
+    async def run_async(self, attempt: Attempt) -> Attempt | None:
+        """Do what :meth:`run` does for an async handler, in the current task."""
         if not self._begin(attempt):
             return None
         return self._finish(attempt, await self._try_async(attempt))
