@@ -91,10 +91,13 @@ def gate(engine: Engine, place: str, replacement: str) -> Iterator[Callable[[], 
     assert used, f"no statement had {place!r}"
 
 
-def stopped(engine: Engine, call: Callable[[], T]) -> Background[T]:
-    """Start *call* in a thread and wait until the server says that it waits."""
+def stopped(engine: Engine, call: Callable[[], T], *, count: int = 1) -> Background[T]:
+    """Start *call* in a thread and wait until the server says that it waits.
+
+    :param count: how many backends wait then, this one included.
+    """
     background = Background(call)
-    wait_for_lock(engine)
+    wait_for_lock(engine, count=count)
     return background
 
 

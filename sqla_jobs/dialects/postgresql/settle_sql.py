@@ -126,9 +126,10 @@ with dead_owner as (
 ), picked as materialized (
     select r.id, r.fence as held, r.worker_id as owner, r.attempt as number,
            r.attempted_at,
-           r.worker_id not in (select worker_id from dead_owner)
-             and r.deadline_at is not null
-             and r.deadline_at < {now} - :grace * interval '1 second' as timed_out
+           case when r.worker_id in (select worker_id from dead_owner) then 'lost'
+                when r.deadline_at < {now} - :grace * interval '1 second'
+                  then 'timed_out'
+                else 'cancelled' end as why
       from {job} r
      where r.id = any(array(
              select s.id from {job} s
@@ -144,7 +145,7 @@ with dead_owner as (
       from picked p
      where j.id = p.id and j.fence = p.held and j.state = 'running'
     returning j.id, j.name, j.queue, j.state, j.attempt = 0 as again, p.number, p.held,
-              p.owner, p.attempted_at, p.timed_out
+              p.owner, p.attempted_at, p.why
 ), bodies as (
     update {body} b
        set input = coalesce(b.rerun_input, b.input), rerun_input = null
@@ -155,15 +156,20 @@ with dead_owner as (
         error_type, error)
     select f.id, f.held, f.number, f.owner,
            (select w.host || ':' || w.pid from {worker} w where w.id = f.owner),
-           f.attempted_at, {now}, case when f.timed_out then 'timed_out' else 'lost' end,
-           case when f.timed_out then 'JobTimeoutError' else 'WorkerLost' end,
-           case when f.timed_out
-                then 'the deadline passed and the worker did not end the attempt'
-                else 'worker lost: its lease ran out while the attempt ran' end
+           f.attempted_at, {now}, f.why,
+           case f.why when 'lost' then 'WorkerLost'
+                      when 'timed_out' then 'JobTimeoutError'
+                      else 'JobAbortedError' end,
+           case f.why
+             when 'lost' then 'worker lost: its lease ran out while the attempt ran'
+             when 'timed_out'
+               then 'the deadline passed and the worker did not end the attempt'
+             else 'cancelled, and the attempt did not stop' end
       from freed f
     on conflict (job_id, fence) do nothing
 )
-select cast(id as text), name, queue, state, number, cast(owner as text), timed_out
+select cast(id as text), name, queue, state, number, cast(owner as text),
+       why = 'timed_out'
   from freed
 """.replace("__free__", _FREE)
 
