@@ -111,6 +111,13 @@ class QueueDialect(ABC):
     notify: ClassVar[bool]
     """Sessions can send and await notifications."""
 
+    def bound(self, connection: Connection) -> None:  # noqa: B027 - not every database needs it
+        """Bound how long this transaction may wait, run and idle, where that is a risk.
+
+        A process that freezes inside a transaction keeps its row locks: claim and
+        rescue step over them, and the jobs would be hidden for as long as it sleeps.
+        """
+
     @abstractmethod
     def insert_jobs(self, connection: Connection, jobs: Sequence[NewJob]) -> set[str]:
         """Insert what has no duplicate, in the given order; return the new ids."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Session
 
+from sqla_jobs.dialects import dialect_of, job_connection
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,8 +54,10 @@ class Door:
         *args: P.args,
         **kw: P.kwargs,
     ) -> R:
-        """Call *function* in a transaction of its own and commit it."""
+        """Call *function* in a transaction of its own, bounded, and commit it."""
         with Session(self._engine) as session, session.begin():
+            connection = job_connection(session)
+            dialect_of(connection).bound(connection)
             return function(session, *args, **kw)
 
     def close(self) -> None:

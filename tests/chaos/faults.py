@@ -59,6 +59,16 @@ def say(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
+def die() -> None:
+    """End this process here, as an out-of-memory killer does."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGKILL)
+
+
+def freeze() -> None:
+    """Stop this process here, until somebody lets it go on."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 class Faults:
     """Decides when this process fails, and how."""
 
@@ -108,8 +118,10 @@ class Faults:
     def _fail(point: Point, action: str, seconds: float) -> None:
         # The parent reads this and thaws us when the time has come.
         say(f"fault {action} {point[0]}:{point[1]} {seconds:.2f}")
-        me = threading.get_ident()
-        signal.pthread_kill(me, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
+        if action == "kill":
+            die()
+        else:
+            freeze()
 
 
 _installed: list[Faults] = []

@@ -8,9 +8,7 @@ one; only jobs that are to die have few.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import time
 from typing import Any
 
@@ -30,7 +28,7 @@ from sqla_jobs import (
     constant,
 )
 from sqla_jobs.asyncio import AsyncJobContext
-from tests.chaos.faults import reach
+from tests.chaos.faults import die, reach
 from tests.chaos.tables import ACCOUNTS, Account, Effect
 
 jobs = Jobs()
@@ -77,11 +75,6 @@ def effect(ctx: JobFacts, part: str = "final") -> Effect:
 def moment(longest: float = 0.04) -> float:
     """Return how long a handler takes."""
     return random.uniform(0.0, longest)
-
-
-def die() -> None:
-    """End this process as an out-of-memory killer does."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # --- one effect in the completing transaction ------------------------------------------

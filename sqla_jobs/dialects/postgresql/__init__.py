@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqla_jobs.dialects.base import QueueDialect, run
 from sqla_jobs.dialects.postgresql import claim_sql, enqueue_sql, settle_sql
@@ -23,12 +23,25 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
+# Of transactions of the engine itself. No statement of it takes seconds, and whoever
+# freezes between its last statement and the COMMIT loses the transaction.
+BOUND: Final = """
+select set_config('lock_timeout', '5s', true),
+       set_config('statement_timeout', '30s', true),
+       set_config('idle_in_transaction_session_timeout', '15s', true)
+"""
+
+
 class PostgreSQLDialect(QueueDialect):
     """Statements for PostgreSQL 15 and later, through any driver."""
 
     name: ClassVar = "postgresql"
     skip_locked: ClassVar = True
     notify: ClassVar = True
+
+    def bound(self, connection: Connection) -> None:
+        """Set the time-outs of this transaction; they end with it."""
+        run(connection, BOUND)
 
     def insert_jobs(self, connection: Connection, jobs: Sequence[NewJob]) -> set[str]:
         """Insert what has no duplicate; one statement for rows and bodies."""
