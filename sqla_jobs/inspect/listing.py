@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import attrs
-from sqlalchemy import Uuid, func, literal, or_, select, tuple_
+from sqlalchemy import Uuid, case, func, literal, or_, select, tuple_
 
 from sqla_jobs.clock import UtcDateTime
 from sqla_jobs.exc import InvalidOptionError
@@ -17,13 +17,13 @@ from sqla_jobs.states import JobState
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Row, Select
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import InstrumentedAttribute, Session
 
 MAX_PAGE: Final = 1000
 """The longest page."""
 
-ERROR_HEAD: Final = 500
-"""Characters of an error in a list."""
+ERROR_TAIL: Final = 500
+"""Characters of an error in a list: the last ones, where a traceback says what it was."""
 
 SUMMARY: Final = tuple(getattr(Job, field.name) for field in attrs.fields(JobSummary))
 """The columns of a :class:`.JobSummary`."""
@@ -110,7 +110,7 @@ def dead_letters(
     Emits one SELECT. ``filters.state`` does not count. Errors as :func:`jobs`.
     """
     statement = (
-        select(*SUMMARY, _last(Attempt.error_type), _last(Attempt.error))
+        select(*SUMMARY, _last(Attempt.error_type), _last(_tail(Attempt.error)))
         .where(*attrs.evolve(filters, state=JobState.DEAD).criteria())
         .where(Job.finished_at.is_not(None))
         .order_by(Job.finished_at.desc(), Job.id.desc())
@@ -132,10 +132,18 @@ def facts(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
     return {**values, "tenant": values["tenant"] or None}
 
 
-def _last(column: Any) -> ColumnElement[str | None]:  # noqa: ANN401 - a mapped column
+def _tail(column: InstrumentedAttribute[str | None]) -> ColumnElement[str | None]:
+    length = func.length(column)
+    start = case((length > ERROR_TAIL, length - (ERROR_TAIL - 1)), else_=1)
+    return func.substr(column, start).label(column.key)
+
+
+def _last(
+    column: InstrumentedAttribute[str | None] | ColumnElement[str | None],
+) -> ColumnElement[str | None]:
     # One descent of the attempts' primary key per row of the page.
     newest: Select[str | None] = (
-        select(func.substr(column, 1, ERROR_HEAD))
+        select(column)
         .where(Attempt.job_id == Job.id)
         .order_by(Attempt.fence.desc())
         .limit(1)

@@ -86,7 +86,7 @@ class DeadLetter(JobSummary):
 
     error_type: str | None
     error: str | None
-    """The beginning of the text; :func:`.job` shows all that was kept."""
+    """The end of the text, where a traceback says what it was; :func:`.job` has all."""
 
 
 @attrs.frozen(kw_only=True)

@@ -315,13 +315,15 @@ def test_dead_letters_come_with_the_last_error_the_latest_death_first(session):
     add_job(session, "cancelled")
     first = add_job(session, "dead", finished_at=NOW + 9 * SECOND)
     add_attempt(session, first, 1)
-    add_attempt(session, first, 2, error="E" * 9000)
+    add_attempt(session, first, 2, error="E" * 9000 + "\nValueError: 7")
     second = add_job(session, "dead", finished_at=NOW + 5 * SECOND)
 
     page = inspect.dead_letters(session)
 
     assert [letter.id for letter in page.items] == [first, second]
-    assert page.items[0].error == "E" * 500
+    shown = page.items[0].error
+    assert shown is not None
+    assert (len(shown), shown[-15:]) == (500, "E\nValueError: 7")
     assert page.items[0].error_type == "ValueError"
     assert (page.items[1].error_type, page.items[1].error) == (None, None)
 

@@ -1,0 +1,59 @@
+"""``sqla-jobs workers``: who lives and what they run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from sqla_jobs import inspect
+from sqla_jobs.cli import json, tables
+from sqla_jobs.cli.command import Verb, json_option, place_options
+from sqla_jobs.cli.lists import now
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from sqla_jobs.cli.command import Place
+    from sqla_jobs.inspect import WorkerStats
+
+
+NAMES_SHOWN: Final = 3
+
+
+@click.command(cls=Verb)
+@place_options
+@json_option
+def workers(*, place: Place, as_json: bool) -> None:
+    """Show the workers, the newest first, and how much they run."""
+    with place.open() as session:
+        found = inspect.workers(session)
+        seen_at = now(session)
+    if as_json:
+        json.write([stats.as_dict() for stats in found])
+        return
+    made = tables.table("worker", "lease", "queues", "running", "started")
+    for stats in found:
+        made.add_row(
+            tables.stack(
+                tables.cell(f"{stats.host}:{stats.pid}"),
+                tables.cell(f"  {_running(stats)}", "dim") if stats.jobs else None,
+            ),
+            _lease(stats),
+            tables.cell(", ".join(f"{q}:{room}" for q, room in stats.queues.items())),
+            str(stats.running),
+            tables.relative(stats.started_at, seen_at),
+        )
+    tables.show(made, "No workers.")
+
+
+def _running(stats: WorkerStats) -> str:
+    """Return the names of what *stats* runs, the longest first, each one once."""
+    names = list(dict.fromkeys(job.name for job in stats.jobs))
+    return ", ".join(names[:NAMES_SHOWN]) + (", …" if names[NAMES_SHOWN:] else "")
+
+
+def _lease(stats: WorkerStats) -> Text:
+    if stats.alive:
+        return tables.cell(f"{tables.span(stats.lease_left)} left", "green")
+    return tables.cell(f"expired {tables.span(-stats.lease_left)} ago", "red")

@@ -1,0 +1,309 @@
+"""``sqla-jobs jobs`` and ``dead``: what people see and what their verbs do."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+
+from sqla_jobs import inspect
+from sqla_jobs.cli import tables
+from sqla_jobs.models import Job
+from tests.support.rows import NOW, add_attempt, add_job
+
+APP = "tests.cli.application:jobs"
+NOBODY = UUID(int=404)
+
+
+@pytest.fixture
+def session(engine):
+    with Session(engine) as session:
+        yield session
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """80 columns, as a terminal has them."""
+    monkeypatch.setattr(tables, "PIPE_WIDTH", 80)
+
+
+def add(session, state="ready", **values):
+    job_id = add_job(session, state, **values)
+    session.commit()
+    return job_id
+
+
+def state_of(session, job_id):
+    session.rollback()
+    return session.scalar(select(Job.state).where(Job.id == job_id))
+
+
+# --- list and show -------------------------------------------------------------------
+
+
+def test_a_list_shows_each_id_whole_in_80_columns(run, session, narrow):
+    """An id that is cut cannot be copied into the next command."""
+    name = "billing." + "x" * 90
+    ids = [
+        add(session, name=name, tenant="t" * 60, key="k" * 90 + str(i))
+        for i in range(3)
+    ]
+
+    said = run("jobs", "list")
+
+    assert said.code == 0
+    assert all(str(job_id) in said.out for job_id in ids)
+    assert max(len(line) for line in said.out.splitlines()) <= 80
+    assert "x" * 90 in said.out.replace("\n", "").replace(" ", "")
+
+
+def test_a_list_in_a_pipe_has_one_line_per_job(run, session):
+    job_id = add(session, name="billing.charge", queue="billing", tenant="7", key="k1")
+    said = run("jobs", "list")
+    [line] = [line for line in said.out.splitlines() if str(job_id) in line]
+    assert line.split()[:7] == [
+        *(str(job_id), "billing.charge", "billing", "7", "k1", "ready", "0/3")
+    ]
+
+
+def test_json_is_what_the_library_returns(run, session):
+    job_id = add(session, "dead", name="shop.charge")
+    add_attempt(session, job_id, 1)
+    session.commit()
+
+    assert run("jobs", "list", "--json").json == inspect.jobs(session).as_dict()
+    letters = inspect.dead_letters(session).as_dict()
+    assert run("dead", "list", "--json").json == letters
+    trace = inspect.job(session, job_id).as_dict()
+    shown = run("jobs", "show", job_id, "--json").json
+    assert shown.pop("seen_at") > trace.pop("seen_at")
+    assert shown == trace
+
+
+def test_pages_follow_each_other(run, session):
+    ids = [str(add(session)) for _ in range(5)]
+    first = run("jobs", "list", "--json", "--limit", 3).json
+    second = run("jobs", "list", "--json", "--limit", 3, "--after", first["next"]).json
+    seen = [job["id"] for page in (first, second) for job in page["items"]]
+    assert seen == ids[::-1]
+    assert second["next"] is None
+
+
+def test_people_are_told_how_to_go_on(run, session):
+    ids = [add(session) for _ in range(3)]
+    said = run("jobs", "list", "--limit", 2)
+    assert f"--after {ids[1]}" in said.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--state", "dead"),
+        ("--name", "a.b"),
+        ("--queue", "billing"),
+        ("--tenant", "7"),
+        ("--key", "k_1"),
+        ("--search", "k_1"),
+    ],
+)
+def test_a_filter_is_literal(run, session, options):
+    for key in ("kx1", "k%1"):
+        add(session, key=key)
+    values = {"name": "a.b", "queue": "billing", "tenant": "7", "key": "k_1"}
+    mine = add(session, "dead", **values)
+    found = run("jobs", "list", "--json", *options).json["items"]
+    assert [job["id"] for job in found] == [str(mine)]
+
+
+def test_an_empty_list_says_so(run):
+    assert "No jobs." in run("jobs", "list").out
+    assert "No dead letters." in run("dead", "list").out
+    assert run("jobs", "list", "--json").json == {"items": [], "next": None}
+
+
+def test_show_tells_all_attempts_and_the_last_errors(run, session):
+    job_id = add(session, "dead", attempt=5, enqueued_by="user:7", cancel_reason=None)
+    for number in range(1, 6):
+        add_attempt(session, job_id, number, outcome="failed")
+    session.commit()
+
+    said = run("jobs", "show", job_id)
+
+    assert "user:7" in said.out
+    assert "2026-11-30 12:00:00 UTC" in said.out
+    assert said.out.count("host-1:42") == 5
+    assert "attempt 5 failed" in said.out
+    assert "attempt 1 failed" not in said.out
+    assert "--json" in said.out
+
+
+@pytest.mark.covers("T66")
+def test_show_masks_what_the_declaration_calls_sensitive(run, session):
+    payload = {"order": 2**63 + 1, "card": "4111-1111"}
+    job_id = add(session, "succeeded", name="shop.charge", input=payload)
+
+    for options in ((), ("--json",)):
+        with_app = run("jobs", "show", job_id, "--app", APP, *options)
+        assert str(2**63 + 1) in with_app.out
+        assert "***" in with_app.out
+        without = run("jobs", "show", job_id, *options)
+        assert "order" not in without.out.replace("shop_order", "")
+        for said in (with_app, without):
+            assert "4111" not in said.out + said.err
+
+
+NASTY = "\x1b[2J\x1b]8;;http://x\x07\u202e[bold red]\r\nforged\x9b"
+
+
+@pytest.mark.covers("C127")
+def test_text_from_rows_cannot_steer_the_terminal(run, session, monkeypatch):
+    """Control characters are shown, brackets are no markup."""
+    monkeypatch.setattr(tables, "PIPE_WIDTH", 1000)  # no cell is folded
+    job_id = add(
+        session, "dead", name=NASTY, key=NASTY, tenant=NASTY, enqueued_by=NASTY
+    )
+    add_attempt(session, job_id, 1, error=NASTY, error_type=NASTY, worker=NASTY)
+    session.commit()
+
+    for command in (
+        ("jobs", "list"),
+        ("jobs", "list", "--json"),
+        ("jobs", "show", job_id),
+        ("jobs", "show", job_id, "--json"),
+        ("dead", "list"),
+        ("dead", "list", "--json"),
+    ):
+        said = run(*command)
+        assert said.code == 0
+        assert not {*said.out} & {*"\x1b\x07\u202e\r\x9b"}
+        assert "[bold red]" in said.out
+    assert run("jobs", "show", job_id, "--json").json["name"] == NASTY
+
+
+@pytest.mark.covers("C118", "C125")
+def test_rows_that_nobody_declared_are_shown_and_never_imported(run, session):
+    """Names that look like code are text."""
+    names = ["os.system", "builtins:eval", "tests.cli.trap:boom"]
+    ids = [add(session, "dead", name=name, input={"py/object": name}) for name in names]
+    assert all(name in run("jobs", "list").out for name in names)
+    for job_id in ids:
+        assert run("jobs", "show", job_id, "--app", APP).code == 0
+
+
+# --- verbs ---------------------------------------------------------------------------
+
+
+def test_cancel_says_what_it_did(run, session):
+    ready, running = add(session), add(session, "running")
+
+    said = run("jobs", "cancel", ready, running, "--reason", "not needed")
+
+    assert said.code == 0
+    assert said.out.splitlines() == [
+        f"{ready} is cancelled",
+        f"{running} is running and was asked to stop",
+    ]
+    assert state_of(session, ready) == "cancelled"
+    job = session.get_one(Job, running)
+    assert (job.state, job.cancel_reason) == ("running", "not needed")
+
+
+def test_retry_and_discard(run, session):
+    first, second = add(session, "succeeded"), add(session, "cancelled")
+    assert run("jobs", "retry", first).out == f"{first} is ready\n"
+    assert run("jobs", "discard", second).out == f"{second} is discarded\n"
+    assert state_of(session, first) == "ready"
+    assert state_of(session, second) is None
+
+
+@pytest.mark.covers("C121", "T27")
+@pytest.mark.parametrize(
+    ("command", "state", "code"),
+    [
+        (("jobs", "cancel"), "succeeded", "not-cancellable"),
+        (("jobs", "retry"), "running", "not-retryable"),
+        (("jobs", "discard"), "ready", "not-discardable"),
+        (("dead", "retry"), "cancelled", "not-retryable"),
+        (("dead", "discard"), "succeeded", "not-discardable"),
+    ],
+)
+def test_a_verb_that_does_nothing_says_why_and_exits_with_1(
+    run, session, command, state, code
+):
+    job_id = add(session, state)
+    for target, expected in ((job_id, code), (NOBODY, "job-not-found")):
+        said = run(*command, target)
+        assert said.code == 1
+        assert said.out == ""
+        assert f"[sqla_jobs:{expected}]" in said.err
+        assert len(said.err.splitlines()) == 1
+    assert state_of(session, job_id) == state
+
+
+def test_one_refused_id_does_not_keep_the_others_from_being_done(run, session):
+    first, late, last = add(session), add(session, "dead"), add(session)
+    said = run("jobs", "cancel", first, late, last)
+    assert said.code == 1
+    assert str(late) in said.err
+    assert state_of(session, first) == state_of(session, last) == "cancelled"
+
+
+def test_all_dead_jobs_that_the_options_choose_are_retried(run, session, monkeypatch):
+    """More than one batch of them."""
+    monkeypatch.setattr("sqla_jobs.cli.dead.BATCH", 3)
+    for i in range(10):
+        died = NOW + timedelta(seconds=i // 4)
+        add(session, "dead", queue="billing", finished_at=died)
+    other = add(session, "dead")
+
+    assert run("dead", "retry", "--all", "--queue", "billing").out == (
+        "10 dead jobs are ready\n"
+    )
+    ready = session.scalar(select(func.count()).where(Job.state == "ready"))
+    assert ready == 10
+    assert state_of(session, other) == "dead"
+    assert run("dead", "discard", "--all").out == "1 dead job is discarded\n"
+    assert run("dead", "discard", "--all").out == "No dead jobs.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dead", "retry"),
+        ("dead", "retry", NOBODY, "--all"),
+        ("dead", "discard", NOBODY, "--queue", "x"),
+        ("jobs", "cancel"),
+        ("jobs", "retry", "7"),
+        ("jobs", "list", "--state", "done"),
+        ("jobs", "list", "--after", "7"),
+        ("jobs", "list", "--limit", "0"),
+        ("jobs", "nonsense"),
+    ],
+)
+def test_a_command_that_is_written_wrong_exits_with_2(run, arguments):
+    said = run(*arguments)
+    assert said.code == 2
+    assert said.out == ""
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.covers("C121")
+def test_a_refusal_in_json_is_json(run, session):
+    said = run("jobs", "show", NOBODY, "--json")
+    assert said.code == 1
+    error = json.loads(said.out)["error"]
+    assert error["code"] == "job-not-found"
+    assert str(NOBODY) in error["message"]
+
+
+def test_missing_tables_name_the_command_that_makes_them(run, session):
+    session.execute(text("DROP TABLE sqla_meta"))
+    session.commit()
+    said = run("jobs", "list")
+    assert said.code == 1
+    assert "sqla-jobs db ddl" in said.err
+    assert "Traceback" not in said.err
