@@ -19,6 +19,7 @@ from tests.support.processes import Child, Processes
 KILLED = -signal.SIGKILL
 FAULT = re.compile(r"^fault (?P<action>\w+) (?P<point>\S+) (?P<seconds>[\d.]+)$")
 STARTED = " started, queues "
+STOPPED = "INFO stopped after "
 LONGEST_STOP = 45.0
 """Seconds: all phases of a worker's shutdown together, on a busy machine."""
 BETWEEN_LOSSES = 8.0
@@ -44,7 +45,7 @@ class Member:
         self.asked_at: float | None = None
         """When it was asked to stop."""
         self.up = False
-        """Whether a worker has said that it started; before, SIGTERM just ends it."""
+        """Whether a worker is at work; before and after, SIGTERM just ends it."""
 
     @property
     def name(self) -> str:
@@ -140,7 +141,7 @@ class Crew:
                     member.thaw_at = time.monotonic() + seconds
                     self._note_freeze(seconds)
             else:
-                member.up |= STARTED in line
+                member.up = (member.up or STARTED in line) and STOPPED not in line
                 self.tally.listen(member.name, line)
 
     def _ended(self, member: Member, child: Child, code: int) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
 import attrs
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.orm import sessionmaker
 
 from sqla_jobs import JobSession
@@ -84,7 +84,6 @@ class Scenario:
     def __init__(self, plan: Plan, engine: Engine, processes: Processes) -> None:
         self._plan = plan
         self._engine = engine
-        self._look = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self._crew = Crew(plan, processes)
         self._idlest = 0.0
         self._lost = 0
@@ -92,6 +91,12 @@ class Scenario:
 
     def run(self, log: Path | None = None) -> Outcome:
         """Go through all phases; *log* is the server's, if it is ours to read."""
+        # Autocommit: each look is a new snapshot of the server's statistics.
+        looking = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        with looking.connect() as self._look:
+            return self._run(log)
+
+    def _run(self, log: Path | None) -> Outcome:
         plan, crew = self._plan, self._crew
         started = time.monotonic()
         self._step_until(lambda: time.monotonic() > started + plan.seconds, 1e9)
@@ -108,22 +113,18 @@ class Scenario:
         outcome.facts["seconds of chaos"] = round(calm - started, 1)
         outcome.facts["seconds to drain"] = round(drain, 1)
         outcome.findings += self._findings(drained, stopped)
-        self._look.close()
         return outcome
 
-    def _step_until(self, reached: object, limit: float) -> bool:
-        assert callable(reached)
-
+    def _step_until(self, reached: Callable[[], bool], limit: float) -> bool:
         def step() -> bool:
             self._crew.step()
             self._sample()
-            return bool(reached())
+            return reached()
 
         return self._until(step, limit)
 
     @staticmethod
-    def _until(reached: object, limit: float) -> bool:
-        assert callable(reached)
+    def _until(reached: Callable[[], bool], limit: float) -> bool:
         until = time.monotonic() + limit
         while not reached():
             if time.monotonic() > until:
@@ -134,8 +135,8 @@ class Scenario:
     def _is_drained(self) -> bool:
         return self._crew.idle() and self._number(UNFINISHED) == 0
 
-    def _number(self, query: object) -> float:
-        return float(self._look.execute(query).scalar_one())  # type: ignore[call-overload]
+    def _number(self, query: TextClause) -> float:
+        return float(self._look.execute(query).scalar_one())
 
     def _sample(self) -> None:
         if time.monotonic() >= self._sample_at:
@@ -157,7 +158,7 @@ class Scenario:
     def _gather(self, outcome: Outcome, connection: Connection) -> None:
         facts = connection.execute(FACTS).mappings().one()
         outcome.facts |= {k.replace("_", " "): v for k, v in facts.items()}
-        outcome.attempts = dict(connection.execute(ATTEMPTS).tuples().all())
+        outcome.attempts = {row[0]: row[1] for row in connection.execute(ATTEMPTS)}
         self._lost = outcome.attempts.get("lost", 0)
         tally = outcome.tally
         stale = tally.stale
