@@ -134,6 +134,11 @@ def monotonic() -> float:
     return time.monotonic() if _frozen_at is None else _frozen_at.timestamp()
 
 
+def frozen_at() -> datetime | None:
+    """Return the instant at which the clock stands; None while time goes on."""
+    return _frozen_at
+
+
 def freeze(at: datetime) -> None:
     """Let every statement built from here on see *at* as the present (tests only)."""
     global _frozen_at  # noqa: PLW0603 - the one seam, process-wide on purpose

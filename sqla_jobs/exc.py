@@ -272,6 +272,17 @@ class DatabaseUnsupportedError(JobsError):
         super().__init__(f"{dialect} cannot hold the queue: {reason}.")
 
 
+class EngineUnsuitableError(JobsError):
+    """The application's engine is set up so that its transactions cannot carry jobs."""
+
+    code = "engine-unsuitable"
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        """Tell the *reason* and the *remedy*."""
+        self.reason, self.remedy = reason, remedy
+        super().__init__(f"{reason}: {remedy}.")
+
+
 # --- steering ------------------------------------------------------------------------
 
 
@@ -419,6 +430,17 @@ class WorkerConfigError(JobsError):
     """A worker was configured in a way that cannot work; nothing was started."""
 
     code = "worker-config"
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        """Tell the *reason* and the *remedy*."""
+        self.reason, self.remedy = reason, remedy
+        super().__init__(f"{reason}: {remedy}.")
+
+
+class RunRefusedError(JobsError):
+    """A job cannot be run inline in the way that :mod:`sqla_jobs.testing` was asked."""
+
+    code = "run-refused"
 
     def __init__(self, reason: str, remedy: str) -> None:
         """Tell the *reason* and the *remedy*."""
