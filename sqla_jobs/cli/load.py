@@ -16,7 +16,8 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from sqla_jobs.declare.registry import Jobs
-from sqla_jobs.queue.connections import OWN_DRIVER, engine_of, own_engine
+from sqla_jobs.dialects import OWN_DRIVER
+from sqla_jobs.queue.connections import engine_of, own_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,11 +121,10 @@ def is_async(factory: Callable[[], Any]) -> bool:
     that this works where greenlet is not installed.
     """
     made = factory()
-    if hasattr(factory, "remove"):  # a scoped_session, whose session others may use
-        return False
     if hasattr(made, "sync_session"):
         return True
-    made.close()
+    if not hasattr(factory, "remove"):  # a scoped_session's one may be in use
+        made.close()
     return False
 
 

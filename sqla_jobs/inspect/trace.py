@@ -89,8 +89,12 @@ def _attempts(
     session: Session, row: Row[*tuple[Any, ...]], worker: str | None
 ) -> Sequence[AttemptTrace]:
     """Return the recorded attempts, and the one without a record, in order."""
-    newest = session.scalars(
-        select(Attempt)
+    newest = session.execute(
+        # Columns, not entities: what the session loaded before may be out of date.
+        select(
+            *(Attempt.fence, Attempt.number, Attempt.outcome, Attempt.worker),
+            *(Attempt.started_at, Attempt.ended_at, Attempt.error_type, Attempt.error),
+        )
         .where(Attempt.job_id == row.id)
         .order_by(Attempt.fence.desc())
         .limit(MAX_ATTEMPTS_SHOWN)

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from sqla_jobs.cli import load
 from tests.support.rows import add_job
@@ -158,6 +159,8 @@ def test_the_kind_of_a_factory_is_seen_without_connecting():
     assert load.is_async(application.AsyncSession)
     assert not load.is_async(partial(application.Session))
     assert load.is_async(partial(application.AsyncSession))
+    assert not load.is_async(scoped_session(application.Session))
+    assert load.is_async(async_scoped_session(application.AsyncSession, lambda: 1))
 
 
 @pytest.mark.covers("C121")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,6 +13,7 @@ import attrs
 import psycopg
 import pytest
 from sqlalchemy import Engine, event, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sqla_jobs import clock
@@ -382,6 +384,27 @@ def test_the_verbs_take_the_proxy_that_flask_users_have(engine):
     assert job_output(proxy, charge, key) is None
     assert pause_queue(proxy, "default")
     proxy.remove()
+
+
+def test_an_async_session_runs_the_verbs_without_twins(async_engine, engine):
+    """``await session.run_sync(verb, id)``; typed, since the ids are positional."""
+    with engine.begin() as setup:
+        ready, dead = add_job(setup), add_job(setup, "dead")
+
+    async def steer() -> None:
+        async with AsyncSession(async_engine) as session:
+            await session.run_sync(cancel_job, ready, reason="async")
+            await session.run_sync(retry_job, dead)
+            assert await session.run_sync(pause_queue, "default")
+            await session.commit()
+            await session.run_sync(discard_job, ready)
+            await session.commit()
+        await async_engine.dispose()
+
+    asyncio.run(steer())
+    with Session(engine) as look:
+        assert look.get(Job, ready) is None
+        assert read(look, dead).state == "ready"
 
 
 class Routing(Session):

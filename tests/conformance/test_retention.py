@@ -7,7 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, event, func, select, update
+from sqlalchemy import Engine, event, func, select, text, update
 from sqlalchemy.orm import Session
 
 from sqla_jobs import clock
@@ -178,6 +178,41 @@ def test_a_job_that_was_retried_meanwhile_stays(engine, second_engine):
         assert prune(session, RULES).count == 0
         assert left(session) == {job_id}
     assert not meanwhile
+
+
+MANY = text(
+    """
+    INSERT INTO sqla_job (id, tenant, name, queue, key, state, priority, run_at,
+                          attempt, max_attempts, created_at, finished_at)
+    SELECT gen_random_uuid(), '', 'n', 'q', i::text, 'dead', 5, now(), 1, 3, now(),
+           timestamptz '2026-11-30 12:00+00' - i * interval '10 min'
+    FROM generate_series(1, 30000) AS i
+    """
+)
+
+
+@pytest.mark.covers("T13")
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_page_of_a_long_history_is_read_through_an_index(engine, session, analysed):
+    session.execute(MANY)
+    if analysed:
+        session.execute(text("ANALYZE sqla_job"))
+    plans: list[str] = []
+
+    def explain(conn, cursor, sql, parameters, *rest):
+        if "sqla_" in sql:
+            cursor.execute("EXPLAIN " + sql, parameters)
+            plans.append("\n".join(row[0] for row in cursor.fetchall()))
+
+    event.listen(engine, "before_cursor_execute", explain)
+    place = (NOW - 200 * DAY, str(UUID(int=0)))
+    # A thirtieth of this small table would rightly be looked for by reading it all.
+    pruned = prune(session, RULES, after=place, limit=100)
+    event.remove(engine, "before_cursor_execute", explain)
+
+    assert pruned.count == 100
+    assert len(plans) == 6  # the page, its locks, the job and its three children
+    assert not [plan for plan in plans if "Seq Scan on sqla_job " in plan]
 
 
 def test_pruning_belongs_to_the_callers_transaction(session):
