@@ -200,4 +200,11 @@ def _after_transaction_end(
     session: Session,  # noqa: ARG001 - SQLAlchemy's signature
     transaction: SessionTransaction,
 ) -> None:
-    _transactions.pop(transaction, None)
+    joined = _transactions.pop(transaction, None)
+    for connection in joined.connections if joined is not None else ():
+        # A savepoint whose RELEASE raised (a refused job, a lost attempt) was rolled
+        # back, but a Session that is closed then leaves it to its Connection, which
+        # refuses everything from there on: a test's whole transaction.
+        nested = connection.get_nested_transaction()
+        if nested is not None and not nested.is_active:
+            nested.close()
