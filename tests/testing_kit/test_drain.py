@@ -57,7 +57,7 @@ def visits(factory) -> list[str]:
 
 def states(factory) -> dict[str, str]:
     with factory() as session:
-        return dict(session.execute(select(Job.key, Job.state)).tuples().all())
+        return {job.key: job.state for job in session.scalars(select(Job))}
 
 
 def test_due_jobs_run_and_complete_with_their_rows(factory):
@@ -121,7 +121,7 @@ def test_a_paused_queue_is_not_drained(factory):
 
 def test_what_a_handler_raises_is_raised_after_it_was_settled(factory):
     queued = enqueue(factory, break_, Work("b"))
-    with pytest.raises(Broken, match="^b$") as caught:
+    with pytest.raises(Broken, match="b") as caught:
         drain(factory, jobs)
     assert f"attempt 1 of job 'break' ({queued.id})" in caught.value.__notes__[0]
     # Its rows and jobs are rolled back, the failure is recorded.
