@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
 from sqla_jobs.models import Base
 from sqla_jobs.queue import enqueue as verbs
-from sqla_jobs.queue import stash
+from sqla_jobs.queue import ledger, stash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from sqlalchemy.orm import ORMExecuteState
+    from sqlalchemy.orm import ORMExecuteState, SessionTransaction
 
     from sqla_jobs.declare.duration import Duration
     from sqla_jobs.declare.job import In, JobSpec, OnDuplicate
@@ -80,6 +80,25 @@ class JobSession(Session):
     def write_jobs(self) -> None:
         """Write pending jobs now, in this transaction; see :func:`.write_jobs`."""
         verbs.write_jobs(self)
+
+
+@event.listens_for(JobSession, "after_begin")
+def _expect_jobs(
+    session: JobSession,  # noqa: ARG001 - SQLAlchemy's signature
+    transaction: SessionTransaction,  # noqa: ARG001 - SQLAlchemy's signature
+    connection: Connection,
+) -> None:
+    ledger.expect_jobs(connection)
+
+
+@event.listens_for(JobSession, "after_transaction_create")
+def _expect_jobs_of_joined(
+    session: JobSession,
+    transaction: SessionTransaction,  # noqa: ARG001 - SQLAlchemy's signature
+) -> None:
+    # A session that joins by a savepoint begins it before after_begin tells us.
+    if isinstance(session.bind, Connection):
+        ledger.expect_jobs(session.bind)
 
 
 @event.listens_for(JobSession, "do_orm_execute")

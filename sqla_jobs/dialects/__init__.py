@@ -24,13 +24,21 @@ _DIALECTS: dict[str, QueueDialect] = {
     d.name: d for d in (PostgreSQLDialect(), SQLiteDialect())
 }
 
+OWN_DRIVER = {name: dialect.own_driver for name, dialect in _DIALECTS.items()}
+"""The driver of the library's own connections, by the database's name."""
+
+
+def find_dialect(dialect: Dialect) -> QueueDialect | None:
+    """Return the queue's statements for *dialect*, or None."""
+    return _DIALECTS.get(dialect.name)
+
 
 def dialect_named(dialect: Dialect) -> QueueDialect:
     """Return the queue's statements for *dialect*.
 
     :raises DatabaseUnsupportedError: there are none.
     """
-    found = _DIALECTS.get(dialect.name)
+    found = find_dialect(dialect)
     if found is None:
         known = ", ".join(_DIALECTS)
         raise DatabaseUnsupportedError(dialect.name, f"the queue needs {known}")
@@ -43,6 +51,7 @@ def dialect_of(connection: Connection) -> QueueDialect:
 
 
 __all__ = [
+    "OWN_DRIVER",
     "Claimed",
     "Existing",
     "NewJob",
@@ -53,5 +62,6 @@ __all__ = [
     "bind_arguments",
     "dialect_named",
     "dialect_of",
+    "find_dialect",
     "job_connection",
 ]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import timedelta
 
-    from sqlalchemy import Connection, CursorResult
+    from sqlalchemy import Connection, CursorResult, Engine
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.dml import Update
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Rescued,
         SettleRow,
     )
+    from sqla_jobs.exc import JobsError
 
 _TABLES: Final = {
     label: cast("Table", mapped.__table__)
@@ -110,6 +111,37 @@ class QueueDialect(ABC):
     """Rows that others hold can be stepped over; without it there is one writer."""
     notify: ClassVar[bool]
     """Sessions can send and await notifications."""
+    own_driver: ClassVar[str]
+    """The driver of the library's own connections."""
+
+    def arrange(self, engine: Engine) -> None:  # noqa: B027 - not every database needs it
+        """Give *engine*, one of the library's own, the settings it needs."""
+
+    def refuse_unfit(self, connection: Connection) -> None:  # noqa: B027 - as above
+        """Raise :exc:`.EngineUnsuitableError` when jobs are not safe on *connection*."""
+
+    def refuse_unshared(self, connection: Connection) -> None:  # noqa: B027 - as above
+        """Raise :exc:`.EngineUnsuitableError` when other connections see other data."""
+
+    def begin_writing(self, connection: Connection) -> None:  # noqa: B027 - as above
+        """Take the right to write, where there is one writer, for this transaction.
+
+        Also makes sure that the database is in a transaction at all, where the driver
+        begins it late.
+        """
+
+    def autocommits(self, connection: Connection) -> bool:
+        """Whether each statement on *connection*, begun just now, commits by itself."""
+        dbapi: Any = connection.connection.dbapi_connection
+        return connection.dialect.detect_autocommit_setting(dbapi)
+
+    def is_busy(self, error: BaseException) -> bool:  # noqa: ARG002 - nothing to look at
+        """Whether *error* only says that another writer was in the way."""
+        return False
+
+    def explained(self, error: BaseException) -> JobsError | None:  # noqa: ARG002 - as above
+        """Return what a database's *error* says about the engine, if it is that."""
+        return None
 
     def bound(self, connection: Connection) -> None:  # noqa: B027 - not every database needs it
         """Bound how long this transaction may wait, run and idle, where that is a risk.

@@ -6,10 +6,9 @@ its connect events such as IAM tokens), and never leaks our settings into its po
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.engine import Engine, make_url
 
 from sqla_jobs.dialects import bind_arguments, dialect_named
@@ -18,26 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import URL
-    from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
-    from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
-
-OWN_DRIVER = {"postgresql": "psycopg"}
-"""The driver of our own connections, where the application's is another one."""
 
 
 def own_engine(app_engine: Engine, *, url: URL | str | None = None) -> Engine:
     """Return an engine of our own on the database of *app_engine*; connects lazily.
 
-    READ COMMITTED (or what ``execution_options(isolation_level=...)`` makes of it), statements never prepared by the server (a cached generic plan
-    costs 40 ms where a fresh one costs 0.7, and poolers break on it), parameters hidden
-    from logs. An engine of another driver, or an async one, is served through psycopg
-    with the same URL; connect arguments that are not in the URL do not come along then:
-    give *url* in that case.
+    On PostgreSQL: READ COMMITTED (or what ``execution_options(isolation_level=...)``
+    makes of it), and statements never prepared by the server (a cached generic plan
+    costs 40 ms where a fresh one costs 0.7, and poolers break on it). On SQLite: WAL, a
+    busy time-out, transactions that begin with their right to write. Parameters are
+    hidden from logs. An engine of another driver, or an async one, is served through
+    psycopg or the standard library with the same URL; connect arguments that are not in
+    the URL do not come along then: give *url* in that case.
 
     :raises DatabaseUnsupportedError: the queue cannot live in that database.
     """
-    dialect_named(app_engine.dialect)
-    driver = OWN_DRIVER.get(app_engine.dialect.name, app_engine.dialect.driver)
+    dialect = dialect_named(app_engine.dialect)
+    driver = dialect.own_driver
     if url is None and _can_share_pool(app_engine, driver):
         engine = Engine(
             app_engine.pool.recreate(),
@@ -49,26 +45,12 @@ def own_engine(app_engine: Engine, *, url: URL | str | None = None) -> Engine:
         target = make_url(url) if url is not None else app_engine.url
         name = f"{target.get_backend_name()}+{driver}"
         engine = create_engine(target.set(drivername=name), hide_parameters=True)
-    event.listen(engine, "connect", _never_prepare)
-    if engine.dialect.name == "postgresql":
-        event.listen(engine, "checkout", partial(_read_committed, engine.dialect))
+    dialect.arrange(engine)
     options = app_engine.get_execution_options()
     translation = options.get("schema_translate_map")
     if translation:
         return engine.execution_options(schema_translate_map=translation)
     return engine
-
-
-def _read_committed(
-    dialect: Dialect,
-    connection: DBAPIConnection,
-    record: ConnectionPoolEntry,  # noqa: ARG001 - SQLAlchemy's signature
-    proxy: PoolProxiedConnection,  # noqa: ARG001 - SQLAlchemy's signature
-) -> None:
-    # Not an execution option of the engine: an engine made from this one with
-    # isolation_level="AUTOCOMMIT" would get both, and this one last. The dialect's own
-    # default is what the application asked for.
-    dialect.set_isolation_level(connection, "READ COMMITTED")
 
 
 def root_engine(engine: Engine) -> Engine:
@@ -84,14 +66,6 @@ def root_engine(engine: Engine) -> Engine:
 
 def _can_share_pool(engine: Engine, driver: str) -> bool:
     return engine.dialect.driver == driver and not engine.dialect.is_async
-
-
-def _never_prepare(
-    connection: DBAPIConnection,
-    record: ConnectionPoolEntry,  # noqa: ARG001 - SQLAlchemy's signature
-) -> None:
-    if hasattr(connection, "prepare_threshold"):
-        connection.prepare_threshold = None
 
 
 def engine_of(factory: Callable[[], Any]) -> Engine:

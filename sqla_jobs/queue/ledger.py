@@ -15,9 +15,9 @@ invalidates it) before it lets the error through:
 ====================  ===============================================================
 where a write failed  what the guard does, before it raises
 ====================  ===============================================================
-COMMIT, PREPARE       rolls the DBAPI transaction back
+COMMIT                rolls the DBAPI transaction back
 RELEASE               rolls back to that savepoint; the outer transaction goes on
-SAVEPOINT             dooms the transaction: until a rollback that covers the failure,
+SAVEPOINT, PREPARE    dooms the transaction: until a rollback that covers the failure,
                       every COMMIT, PREPARE and RELEASE raises the first error
 ``write_jobs()``      the same, unless the error is a refusal of ours (a duplicate):
                       that one leaves the transaction usable
@@ -40,8 +40,10 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, event
 
+from sqla_jobs.dialects import dialect_of
 from sqla_jobs.exc import DuplicateJobError, JobsError
 from sqla_jobs.queue import wakeup
+from sqla_jobs.queue.turn import before_savepoint, raise_explained, take_turn
 from sqla_jobs.queue.write import write
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Ledger:
     __slots__ = (
         "_written",
         "actions",
+        "carries",
         "committing",
         "doomed",
         "fence",
@@ -96,6 +99,8 @@ class Ledger:
         """Start with nothing owed."""
         self.jobs: list[PendingJob] = []
         self.actions: list[Action] = []
+        self.carries = False
+        """Jobs are to be expected: its transactions begin before their savepoints."""
         self.fence: Fence | None = None
         # The savepoint whose RELEASE is the commit of the fence's session: 0 is the
         # transaction itself, more when the session joined one that is somebody else's.
@@ -111,8 +116,11 @@ class Ledger:
         """Write what is pending, in the order of locks: actions by id, then jobs."""
         actions, self.actions = self.actions, []
         jobs, self.jobs = self.jobs, []
+        if not (actions or jobs):
+            return
         refused: list[JobsError] = []
         try:
+            take_turn(connection)
             for action in sorted(actions, key=lambda action: action.job_id):
                 try:
                     self.wake |= action(connection)
@@ -130,7 +138,7 @@ class Ledger:
             # What was pending is not all written. And when the server has aborted the
             # transaction, a COMMIT of it would answer ROLLBACK and raise nothing.
             self.doomed = error
-            raise
+            raise_explained(connection, error)
         if refused:
             raise refused[0]
 
@@ -150,6 +158,8 @@ class Ledger:
     def _flush_fenced(self, connection: Connection) -> None:
         """Write what is pending if the attempt, where there is one, owns its job."""
         fence = self.fence
+        if fence is not None:
+            take_turn(connection)
         if fence is not None and (self.jobs or self.actions or not fence.completing):
             fence.hold(connection)
         self.flush(connection)
@@ -158,7 +168,7 @@ class Ledger:
 
     def fence_by(self, fence: Fence, connection: Connection) -> None:
         """Let *fence* judge the end of what a session has just begun on *connection*."""
-        self.fence = fence
+        self.fence, self.carries = fence, True
         self.fenced_at = sum(1 for _ in _open_savepoints(connection))
 
     def begin_savepoint(self, connection: Connection) -> None:
@@ -167,6 +177,8 @@ class Ledger:
             raise self.doomed
         try:
             self.flush(connection)
+            if self.carries:
+                before_savepoint(connection)
         except BaseException as error:
             self.doomed = error
             raise
@@ -223,6 +235,13 @@ def ledger_of(connection: Connection) -> Ledger:
     return ledger
 
 
+def expect_jobs(connection: Connection) -> Ledger:
+    """Let savepoints on *connection* be savepoints, also before its first job."""
+    ledger = ledger_of(connection)
+    ledger.carries = True
+    return ledger
+
+
 def has_pending(connection: Connection) -> bool:
     """Tell whether *connection* still owes a write."""
     ledger = _ledgers.get(connection)
@@ -231,24 +250,24 @@ def has_pending(connection: Connection) -> bool:
 
 def add(connection: Connection, *jobs: PendingJob) -> None:
     """Let *jobs* be written by the transaction of *connection*, begun if need be."""
-    ledger = ledger_of(connection)
-    _ensure_transaction(connection)
+    ledger = _opened(connection)
     ledger.jobs.extend(jobs)
     _write_late(connection, ledger)
 
 
 def at_commit(connection: Connection, action: Action) -> None:
     """Let *action* run among the last statements; it returns queues to wake."""
-    ledger = ledger_of(connection)
-    _ensure_transaction(connection)
+    ledger = _opened(connection)
     ledger.actions.append(action)
     _write_late(connection, ledger)
 
 
-def _ensure_transaction(connection: Connection) -> None:
+def _opened(connection: Connection) -> Ledger:
     if not connection.in_transaction():
         # As any statement would: else a commit() finds nothing to commit.
         connection.begin()
+    dialect_of(connection).refuse_unfit(connection)
+    return expect_jobs(connection)
 
 
 def _write_late(connection: Connection, ledger: Ledger) -> None:
@@ -310,13 +329,14 @@ def _on_error(context: ExceptionContext) -> None:
 
 
 @event.listens_for(Engine, "prepare_twophase")
-def _on_prepare_twophase(connection: Connection, xid: Any) -> None:  # noqa: ANN401 - SQLAlchemy's signature
+def _on_prepare_twophase(connection: Connection, xid: Any) -> None:  # noqa: ANN401, ARG001 - SQLAlchemy's signature
     ledger = ledger_of(connection)
     try:
         ledger.before_commit(connection)
-    except BaseException:
-        _roll_back_twophase(connection, xid)
-        ledger.roll_back()
+    except BaseException as error:
+        # The transaction stays active, so its close rolls it back, as ours would do
+        # once too often. But a COMMIT must not follow.
+        ledger.doomed = error
         raise
 
 
@@ -326,11 +346,17 @@ def _on_commit_twophase(
     xid: Any,  # noqa: ANN401 - SQLAlchemy's signature
     is_prepared: bool,  # noqa: FBT001 - SQLAlchemy's signature
 ) -> None:
-    if not is_prepared:
-        _on_prepare_twophase(connection, xid)
-    ledger = _ledgers.get(connection)
-    if ledger is not None:
+    ledger = ledger_of(connection)
+    if is_prepared:
         wakeup.committing(connection, ledger.wake)
+        return
+    try:
+        ledger.before_commit(connection)
+        wakeup.committing(connection, ledger.wake)
+    except BaseException:
+        _roll_back_twophase(connection, xid)
+        ledger.roll_back()
+        raise
 
 
 @event.listens_for(Engine, "rollback")

@@ -100,7 +100,11 @@ def expire_lease(session: Session, worker_id: str) -> None:
     session.execute(
         update(WorkerRow)
         .where(WorkerRow.id == UUID(worker_id))
-        .values(lease_until=clock.shifted(-EXPIRED_FOR))
+        .values(
+            lease_until=clock.shifted(-EXPIRED_FOR),
+            # Where rescue takes two looks: as if the first one were long ago.
+            suspect_at=clock.shifted(-EXPIRED_FOR),
+        )
         .execution_options(synchronize_session=False)
     )
 

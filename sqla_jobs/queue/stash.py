@@ -161,6 +161,8 @@ def _after_begin(
 ) -> None:
     joined = _transactions.setdefault(transaction, _Joined())
     joined.connections.append(connection)
+    if has_pending(session):
+        ledger.expect_jobs(connection)  # Its savepoints begin only now.
     stash = joined.stash
     if not (stash.jobs or stash.actions):
         return

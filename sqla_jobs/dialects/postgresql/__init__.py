@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from sqlalchemy import event
 
 from sqla_jobs.dialects.base import QueueDialect, run
 from sqla_jobs.dialects.postgresql import claim_sql, enqueue_sql, settle_sql
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import timedelta
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+    from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 
 # Of transactions of the engine itself. No statement of it takes seconds, and whoever
@@ -38,6 +43,12 @@ class PostgreSQLDialect(QueueDialect):
     name: ClassVar = "postgresql"
     skip_locked: ClassVar = True
     notify: ClassVar = True
+    own_driver: ClassVar = "psycopg"
+
+    def arrange(self, engine: Engine) -> None:
+        """Prepare nothing on the server, and read what is committed."""
+        event.listen(engine, "connect", _never_prepare)
+        event.listen(engine, "checkout", partial(_read_committed, engine.dialect))
 
     def bound(self, connection: Connection) -> None:
         """Set the time-outs of this transaction; they end with it."""
@@ -216,3 +227,23 @@ def _job_arrays(jobs: Sequence[tuple[str, NewJob]]) -> dict[str, list[Any]]:
         "run_ats": [j.run_at and j.run_at.isoformat() for _, j in jobs],
         "afters": [str(j.after) for _, j in jobs],
     }
+
+
+def _never_prepare(
+    connection: DBAPIConnection,
+    record: ConnectionPoolEntry,  # noqa: ARG001 - SQLAlchemy's signature
+) -> None:
+    if hasattr(connection, "prepare_threshold"):
+        connection.prepare_threshold = None
+
+
+def _read_committed(
+    dialect: Dialect,
+    connection: DBAPIConnection,
+    record: ConnectionPoolEntry,  # noqa: ARG001 - SQLAlchemy's signature
+    proxy: PoolProxiedConnection,  # noqa: ARG001 - SQLAlchemy's signature
+) -> None:
+    # Not an execution option of the engine: an engine made from this one with
+    # isolation_level="AUTOCOMMIT" would get both, and this one last. The dialect's own
+    # default is what the application asked for.
+    dialect.set_isolation_level(connection, "READ COMMITTED")

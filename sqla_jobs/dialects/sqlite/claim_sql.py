@@ -36,7 +36,7 @@ update {job}
 returning id, fence, name, tenant, queue, key, priority, attempt, max_attempts,
           interruptions, run_at, traceparent, enqueued_by,
           (select case when length(b.input) <= :inline then b.input end
-             from {body} b where b.job_id = {job}.id)
+             from {body} b where b.job_id = {job}.id) as input
 """
 
 INPUTS: Final = """

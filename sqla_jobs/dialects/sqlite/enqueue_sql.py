@@ -44,7 +44,7 @@ select id, tenant, name, key, queue, state
  where id in (select value ->> 'id' from json_each(:jobs))
 """
 
-# One writer: what this statement reads cannot change before the next one.
+# One writer, and this transaction is it: what is read here stays as it is.
 JUDGE: Final = """
 select j.id, j.tenant, j.name, j.key, j.queue, j.state,
        case

@@ -8,10 +8,6 @@ from sqla_jobs.dialects.transitions import rescue_set, settle_set
 
 LATER: Final = "strftime('%Y-%m-%d %H:%M:%f000', {now}, u.delay || ' seconds')"
 
-# Takes the write lock before anything is read: a statement that reads first and writes
-# later fails at once (SQLITE_BUSY_SNAPSHOT) when another writer came in between.
-LOCK: Final = "update {job} set fence = fence where false"
-
 SETTLE: Final = f"""
 update {{job}} as j
    set {settle_set(LATER)}
@@ -56,18 +52,23 @@ update {job} set fence = fence
  where id = :job_id and fence = :fence and worker_id = :worker_id
 """
 
-# A renewed lease also lifts the suspicion of a rescuer that looked in between.
+# A lease that ran out can still be renewed, until a rescuer may take its jobs: the beat
+# may have stood behind somebody's long transaction, in which nobody else could write
+# either. The same condition as in PICK, the other way round: one of the two is true.
 BEAT: Final = """
 update {worker}
    set lease_until = strftime('%Y-%m-%d %H:%M:%f000', {now}, :ttl || ' seconds'),
        suspect_at = null
- where id = :worker_id and lease_until > {now}
+ where id = :worker_id
+   and (suspect_at is null
+        or suspect_at > strftime('%Y-%m-%d %H:%M:%f000', {now},
+                                 -:suspicion || ' seconds'))
 """
 
 RUNNING: Final = """
-select u.id, j.cancel_requested_at is not null, j.cancel_reason,
+select u.id, j.cancel_requested_at is not null as cancelled, j.cancel_reason,
        j.id is not null and j.fence = u.fence
-         and coalesce(j.worker_id = :worker_id, false)
+         and coalesce(j.worker_id = :worker_id, false) as held
   from (select value ->> 0 as id, value ->> 1 as fence
           from json_each(:running)) as u
   left join {job} j on j.id = u.id
@@ -82,27 +83,29 @@ select (select json_group_array(name) from {queue} where paused_at is not null),
 # Rescue takes two looks. A worker's heartbeat may stand behind somebody's long write
 # transaction; a rescuer that stood in the same line must not get in first and find the
 # lease over. The first look only marks the worker as suspect; the jobs are taken by a
-# later one, after the heartbeat has had its turn.
+# later one, after the heartbeat has had its turn. A look that had to wait itself takes
+# nothing at all: whoever else waited (a beat, a settle) comes first.
 SUSPECT: Final = """
 update {worker} set suspect_at = {now}
  where suspect_at is null
    and lease_until <= strftime('%Y-%m-%d %H:%M:%f000', {now}, -:grace || ' seconds')
 """
 
-PICK: Final = """
+_GONE: Final = """(w.id is null
+        or w.suspect_at <= strftime('%Y-%m-%d %H:%M:%f000', {now},
+                                    -:suspicion || ' seconds'))"""
+_LATE: Final = """r.deadline_at < strftime('%Y-%m-%d %H:%M:%f000', {now},
+                                            -:grace || ' seconds')"""
+
+PICK: Final = f"""
 select r.id, r.fence, r.worker_id, r.attempt, r.attempted_at, r.name, r.queue,
        w.host || ':' || w.pid,
-       w.id is not null and w.suspect_at is null
-         and coalesce(r.deadline_at < strftime('%Y-%m-%d %H:%M:%f000', {now},
-                                               -:grace || ' seconds'), false)
-  from {job} r left join {worker} w on w.id = r.worker_id
+       case when {_GONE} then 'lost' when {_LATE} then 'timed_out'
+            else 'cancelled' end
+  from {{job}} r left join {{worker}} w on w.id = r.worker_id
  where r.state = 'running'
-   and (w.id is null
-        or w.suspect_at <= strftime('%Y-%m-%d %H:%M:%f000', {now},
-                                    -:patience || ' seconds')
-        or r.deadline_at < strftime('%Y-%m-%d %H:%M:%f000', {now},
-                                    -:grace || ' seconds')
-        or r.cancel_requested_at < strftime('%Y-%m-%d %H:%M:%f000', {now},
+   and ({_GONE} or {_LATE}
+        or r.cancel_requested_at < strftime('%Y-%m-%d %H:%M:%f000', {{now}},
                                             -:grace || ' seconds'))
  limit :limit
 """
@@ -111,5 +114,5 @@ FREE: Final = f"""
 update {{job}} as j
    set {rescue_set("strftime('%Y-%m-%d %H:%M:%f000', {now}, :delay || ' seconds')")}
  where j.id in (select value from json_each(:ids)) and j.state = 'running'
-returning id, state, attempt = 0
+returning id, state, attempt = 0 as again
 """
