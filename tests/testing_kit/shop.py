@@ -195,19 +195,6 @@ async def break_mail(ctx: AsyncJobContext, input: Mail) -> None:
     raise Broken("mail")
 
 
-@jobs.job(
-    "mail.wait",
-    input=Mail,
-    idempotency_key=lambda i: f"{i['user_id']}",
-    tenant=NO_TENANT,
-    queue="mails",
-    retry=Retry(attempts=1),
-)
-async def wait(ctx: AsyncJobContext, input: Mail) -> None:
-    entered.append("waiting")
-    await asyncio.sleep(60)
-
-
 elsewhere = jobs.declare(
     "elsewhere", input=Work, output=None, idempotency_key=keyed, tenant=NO_TENANT
 )

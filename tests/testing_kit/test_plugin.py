@@ -1,0 +1,83 @@
+"""The pytest plugin: fixtures where they are asked for, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+from tests.support.tree import ROOT
+
+SUITE = """
+from sqla_jobs import clock
+from sqla_jobs.testing import Clock
+
+def test_frozen(sqla_jobs_clock: Clock) -> None:
+    sqla_jobs_clock.advance("1h")
+    assert clock.frozen_at() == sqla_jobs_clock.now
+
+def test_not_asked_for():
+    assert clock.frozen_at() is None
+"""
+
+
+def plugin_arguments() -> list[str]:
+    """Name the plugin to a pytest that does not know our entry point."""
+    installed = entry_points(group="pytest11", name="sqla_jobs")
+    return [] if installed else ["-p", "sqla_jobs.testing.plugin"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-W", "error", "-m", "pytest"]
+        # What happens to be installed beside it has its own opinions on warnings.
+        for name in ("asyncio", "randomly", "cacheprovider"):
+            command += ["-p", f"no:{name}"]
+        return subprocess.run(
+            [*command, *arguments],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def test_the_clock_is_frozen_only_for_the_test_that_asks(run, tmp_path):
+    (tmp_path / "test_it.py").write_text(SUITE)
+    done = run("-q", *plugin_arguments())
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_nothing_of_it_is_automatic(run, tmp_path):
+    (tmp_path / "test_it.py").write_text("def test_it(): pass")
+    done = run("--setup-show", *plugin_arguments())
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "sqla_jobs" not in done.stdout.split("test_it.py", 1)[1]
+
+
+def test_every_fixture_is_listed_with_what_it_does(run, tmp_path):
+    (tmp_path / "test_it.py").write_text("")
+    done = run("--fixtures", "-q", *plugin_arguments())
+    assert "sqla_jobs_clock" in done.stdout, done.stdout + done.stderr
+    assert "Freeze the queue's time for this test" in done.stdout
+
+
+def test_the_kit_itself_needs_no_pytest():
+    script = "import sys, sqla_jobs.testing; assert 'pytest' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    script = (
+        "import sys; sys.modules['greenlet'] = None\n"
+        "from sqla_jobs.testing import drain, run_job, Clock"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
