@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import shutil
 import sys
 import tempfile
+import warnings
 
 from rich.console import Console
 from sqlalchemy import create_engine
@@ -24,8 +26,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="of everything chosen")
     parser.add_argument("--workers", type=int, default=4, help="worker processes")
     parser.add_argument("--producers", type=int, default=3, help="producer processes")
-    parser.add_argument("--keep", action="store_true", help="keep logs and journals")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep logs and journals also when all holds",
+    )
     given = parser.parse_args()
+    # The embedded server's wheel asks for a runtime folder when it is imported.
+    warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR is not set")
     console = Console()
     plan = Plan(
         seed=secrets.randbits(32) if given.seed is None else given.seed,
@@ -48,7 +56,12 @@ def main() -> int:
         engine.dispose()
     report.show(outcome, console)
     console.print(f"seed {plan.seed}: {'FAILED' if outcome.broken else 'all holds'}")
-    return 1 if outcome.broken else 0
+    if outcome.broken:
+        console.print(f"logs and journals: {plan.folder}")
+        return 1
+    if not given.keep:
+        shutil.rmtree(plan.folder)
+    return 0
 
 
 if __name__ == "__main__":

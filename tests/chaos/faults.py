@@ -108,7 +108,7 @@ class Faults:
         kind = self._chance.random()
         if kind < 0.4:
             return "kill", 0.0
-        if kind < 0.7:
+        if kind < 0.78:
             return "freeze", self._chance.uniform(0.05, 1.0)
         if kind < 0.98 or not plan.long_freezes:
             return "freeze", plan.fatal_freeze + self._chance.uniform(0.0, 2.0)

@@ -27,7 +27,7 @@ class Plan:
     lease_ttl: float = 2.5
     rescue_grace: float = 1.0
     rescue_interval: float = 1.0
-    between_faults: float = 5.0
+    between_faults: float = 3.0
     """Mean time between two faults inside one process."""
     between_blows: float = 1.0
     """Mean time between two blows at the workers from outside."""

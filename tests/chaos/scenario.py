@@ -48,9 +48,9 @@ FACTS = text(
               (select count(*) from chaos_log
                 where state = 'running' and old_state <> 'running') as claims,
               (select count(*) from chaos_log
-                where old_fence < fence and state = 'ready') as lives_and_rescues,
+                where old_fence < fence and state = 'ready') as new_lives_and_rescues,
               (select count(*) from chaos_effect) as effects,
-              (select count(*) from sqla_worker) as leases"""
+              (select count(*) from sqla_worker) as worker_identities"""
 )
 ATTEMPTS = text("select outcome, count(*) from sqla_attempt group by 1 order by 1")
 UNDONE = text(

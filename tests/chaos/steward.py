@@ -41,20 +41,19 @@ def resume_all(sessions: sessionmaker[JobSession]) -> None:
 
 def _cancel(sessions: sessionmaker[JobSession], chance: random.Random) -> None:
     state = chance.choice(("ready", "running"))
-    with sessions.begin() as session:
+    # A worker may be quicker: that is known by the commit at the latest.
+    with suppress(JobNotCancellableError), sessions.begin() as session:
         chosen = _one(session, state)
         if chosen is not None:
-            with suppress(JobNotCancellableError):  # It was quicker.
-                cancel_job(session, chosen, reason="chaos")
+            cancel_job(session, chosen, reason="chaos")
 
 
 def _retry(sessions: sessionmaker[JobSession], chance: random.Random) -> None:
     state = chance.choice(("dead", "cancelled", "cancelled", "succeeded"))
-    with sessions.begin() as session:
+    with suppress(JobNotRetryableError), sessions.begin() as session:
         chosen = _one(session, state)
         if chosen is not None:
-            with suppress(JobNotRetryableError):  # It was quicker.
-                retry_job(session, chosen)
+            retry_job(session, chosen)
 
 
 def _pause(sessions: sessionmaker[JobSession], chance: random.Random) -> None:
