@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 EnqueueOutcome: TypeAlias = Literal["created", "kept", "replaced", "rerun"]
 
 _STRENGTH: Final[dict[OnDuplicate, int]] = {
-    "keep": 0,
-    "replace": 1,
-    "rerun": 2,
-    "error": 3,
+    # What to do with a job that exists, for the calls that are not refused then.
+    "error": 0,
+    "keep": 1,
+    "replace": 2,
+    "rerun": 3,
 }
 
 
@@ -138,8 +139,9 @@ class Merged:
 def merge(pending: Iterable[PendingJob]) -> list[Merged]:
     """Join calls for one identity; sort by identity, the order in which keys lock.
 
-    The strongest mode wins (error > rerun > replace > keep), and the last input wins;
-    where every call says ``keep``, the first one is the one that is kept.
+    The strongest mode wins (rerun > replace > keep), and the last input wins; where
+    every call says ``keep``, the first one is the one that is kept. A call in mode
+    ``error`` that is not the first will be refused in any case, so it gives nothing.
     """
     groups: defaultdict[tuple[str, str, str], list[PendingJob]] = defaultdict(list)
     for job in pending:
@@ -147,6 +149,7 @@ def merge(pending: Iterable[PendingJob]) -> list[Merged]:
     merged = []
     for _, calls in sorted(groups.items()):
         mode = max((c.mode for c in calls), key=_STRENGTH.__getitem__)
-        wins = calls[0] if mode == "keep" else calls[-1]
+        heard = [calls[0], *(c for c in calls[1:] if c.mode != "error")]
+        wins = calls[0] if all(c.mode == "keep" for c in heard) else heard[-1]
         merged.append(Merged(wins.as_row(mode), tuple(calls)))
     return merged
