@@ -101,18 +101,7 @@ class Parts:
             outdated=outdated,
         )
         self.listener = Listener(self._engine(), config.queues, self._look)
-        self.claimer = Claimer(
-            self._door(),
-            config.jobs,
-            self.stats,
-            rooms=self.rooms,
-            attempts=self.attempts,
-            executor=self.executor,
-            settler=self.settler,
-            lease=self.heartbeat.current,
-            healthy=self.listener.healthy,
-            poll_interval=config.poll_interval,
-        )
+        self.claimer = self._make_claimer()
         self.heartbeat.claimer = self.claimer
         self.watchdog = Watchdog(
             self.attempts,
@@ -124,6 +113,20 @@ class Parts:
         )
         self.rescuer = Rescuer(self._door(), config.jobs, self.stats, freed=self._look)
         self.janitor = Janitor(self._door(), config.jobs, self.stats)
+
+    def _make_claimer(self) -> Claimer:
+        return Claimer(
+            self._door(),
+            self.config.jobs,
+            self.stats,
+            rooms=self.rooms,
+            attempts=self.attempts,
+            executor=self.executor,
+            settler=self.settler,
+            lease=self.heartbeat.current,
+            healthy=self.listener.healthy,
+            poll_interval=self.config.poll_interval,
+        )
 
     def is_busy(self) -> bool:
         """Whether an attempt runs that may end soon."""

@@ -15,6 +15,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ class AsyncRunner:
 
     def cancel(self, attempt: Attempt) -> None:
         """Cancel the task of *attempt*, unless its completing commit is on its way."""
-        self._call(self._cancel, attempt, False)
+        self._call(partial(self._cancel, attempt, abandoned=False))
 
     def cancel_for_good(self, attempt: Attempt) -> None:
         """Cancel the task of *attempt*, which was abandoned, whatever it does."""
-        self._call(self._cancel, attempt, True)
+        self._call(partial(self._cancel, attempt, abandoned=True))
 
     def submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
         """Run *work* on the loop; its future is for other threads."""
@@ -121,7 +122,7 @@ class AsyncRunner:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _cancel(self, attempt: Attempt, abandoned: bool) -> None:  # noqa: FBT001
+    def _cancel(self, attempt: Attempt, *, abandoned: bool) -> None:
         task = attempt.task
         if task is not None and (abandoned or not attempt.completing):
             task.cancel()

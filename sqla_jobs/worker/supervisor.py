@@ -94,7 +94,7 @@ class Supervisor:
         self._code = 0
         self._read, self._write = os.pipe()
 
-    def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
         """Note a signal; what follows is done by :meth:`run`."""
         self._signals.put(number)
 

@@ -199,7 +199,7 @@ class Worker:
             yield
             return
 
-        def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
             self.request_stop(signal.Signals(number).name)
 
         before = {number: signal.signal(number, handle) for number in SIGNALS}

@@ -73,9 +73,15 @@ def test_t04_c42_jobs_ten_times_longer_than_the_lease_run_once(queue, spawn):
     stops it; four workers would be glad to have the jobs.
     """
     specs = (app.spin, app.block, app.nap, app.nap_async)
-    ids = [queue.add(spec, spec.name, seconds=10.0)[0] for spec in specs]
+    # The sleeping one starts first: the other blocks the loop that they share.
+    ids = [
+        queue.add(
+            spec, spec.name, seconds=15.0, priority=1 if spec is app.block else 0
+        )[0]
+        for spec in specs
+    ]
     for _ in range(4):
-        spawn(lease_ttl="1s")
+        spawn(lease_ttl="1500ms")
     queue.wait_for_states(succeeded=4, timeout=60.0)
     assert sorted(queue.visits()) == sorted((spec.name, 1) for spec in specs)
     assert [queue.job(job_id).fence for job_id in ids] == [1, 1, 1, 1]

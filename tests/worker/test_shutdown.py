@@ -79,14 +79,15 @@ def test_t63_a_stop_with_long_short_stuck_and_prefetched_jobs(queue, spawn):
 @pytest.mark.covers("C27")
 def test_c27_what_was_claimed_and_not_started_runs_elsewhere_at_once(queue, spawn):
     """Prefetch 20, one at a time: 19 are released with attempt 0, no lease is waited for."""
-    queue.add(app.nap, "first", seconds=1.0, priority=0)
+    queue.add(app.deaf, "first", priority=0)
     others = queue.add(app.visit, *[f"{n}" for n in range(19)])
-    worker = spawn(queues={"default": 1}, prefetch=20, grace="10s", lease_ttl="60s")
+    worker = spawn(queues={"default": 1}, prefetch=20, grace="60s", lease_ttl="60s")
     queue.wait_for_visits(1)
     wait_until(lambda: queue.states() == {"running": 20})
     idle = spawn(queues={"default": 5}, lease_ttl="60s", poll_interval="60s")
     worker.terminate()
-    wait_until(lambda: len(queue.visits()) == 20, 10.0)
+    queue.wait_for_states(succeeded=19, running=1)
+    queue.go()
     assert worker.wait() == 0
     queue.wait_for_states(succeeded=20)
     for job_id in others:
