@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from datetime import timedelta
 
 from sqlalchemy import create_engine, text, update
@@ -22,7 +23,8 @@ def hold_an_order(url: str, seconds: float) -> None:
     Prints ``worker ID`` once the last beat has given it *seconds* more, and after
     :data:`GO_ON` how its completing commit ended.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {GO_ON})
+    go_on = threading.Event()
+    signal.signal(GO_ON, lambda number, frame: go_on.set())
     engine = create_engine(url)
     fleet = Fleet(engine)
     worker = fleet.start(timedelta(minutes=1))
@@ -36,7 +38,7 @@ def hold_an_order(url: str, seconds: float) -> None:
         lease = timedelta(seconds=seconds)
         fleet.renew(worker, [claimed], ttl=lease, backends=[pid])
         print("worker", worker, flush=True)
-        signal.sigwait({GO_ON})
+        go_on.wait()
         attempt.complete(None)
         try:
             session.commit()
