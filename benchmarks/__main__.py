@@ -70,9 +70,13 @@ def main() -> None:
 
 
 def _drain_table(drains: list[Drained]) -> Table:
-    table = Table(title="Draining no-op jobs: median of the rounds (lowest-highest)")
-    for column in ("handlers", "jobs", "procs", "jobs/s"):
-        table.add_column(column)
+    processes = drains[0].processes
+    table = Table(
+        title=f"Draining {drains[0].jobs:,} no-op jobs with {processes} process"
+        f"{'es' if processes > 1 else ''}: median (lowest-highest)"
+    )
+    table.add_column("kind", no_wrap=True)
+    table.add_column("jobs/s", no_wrap=True)
     for column in ("claim", "execute", "settle", "claims", "batches"):
         table.add_column(column, justify="right")
     for kind in drain.KINDS:
@@ -80,8 +84,6 @@ def _drain_table(drains: list[Drained]) -> Table:
         rates = [d.per_second for d in runs]
         table.add_row(
             kind,
-            f"{runs[0].jobs:,}",
-            str(runs[0].processes),
             f"{statistics.median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f})",
             *(
                 f"{statistics.median(getattr(d, part) for d in runs):.0%}"
