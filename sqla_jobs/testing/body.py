@@ -41,7 +41,7 @@ def run_job(
     input: In,
     /,
     *,
-    resources: Mapping[type, object] | None = None,
+    resources: Mapping[type[Any], object] | None = None,
 ) -> Out:
     """Call the handler of *job* once, with *session* as ``ctx.session``.
 
@@ -67,7 +67,7 @@ async def run_job_async(
     input: In,
     /,
     *,
-    resources: Mapping[type, object] | None = None,
+    resources: Mapping[type[Any], object] | None = None,
 ) -> Out:
     """Do what :func:`run_job` does on the running loop, for handlers of both kinds.
 
@@ -88,7 +88,7 @@ def _run_sync(
     session: Session,
     job: JobSpec[In, Out],
     input: In,
-    resources: Mapping[type, object] | None,
+    resources: Mapping[type[Any], object] | None,
 ) -> Out:
     return _run(cast("JobSession", session), job, input, resources)
 
@@ -97,7 +97,7 @@ def _run(
     session: JobSession,
     job: JobSpec[In, Out],
     input: In,
-    resources: Mapping[type, object] | None,
+    resources: Mapping[type[Any], object] | None,
 ) -> Out:
     facts, value = _claimed(job, input)
     state = _state(session, job)

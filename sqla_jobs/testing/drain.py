@@ -62,7 +62,7 @@ def drain(
     queues: set[str] | None = None,
     limit: int = 1000,
     raise_errors: bool = True,
-    resources: Mapping[type, object] | None = None,
+    resources: Mapping[type[Any], object] | None = None,
 ) -> Drained:
     """Run the jobs that are due, and those that they enqueue, until none is left.
 
@@ -112,7 +112,7 @@ async def drain_async(
     queues: set[str] | None = None,
     limit: int = 1000,
     raise_errors: bool = True,
-    resources: Mapping[type, object] | None = None,
+    resources: Mapping[type[Any], object] | None = None,
 ) -> Drained:
     """Do what :func:`drain` does on the running loop, for async and sync handlers.
 
@@ -212,7 +212,7 @@ def _set_aside(factory: Callable[[], object]) -> Iterator[None]:
 
 
 def _entered(
-    jobs: Jobs, resources: Mapping[type, object] | None, stack: ExitStack
+    jobs: Jobs, resources: Mapping[type[Any], object] | None, stack: ExitStack
 ) -> Mapping[type, object]:
     if resources is not None or jobs.lifespan is None:
         return resources or {}
@@ -230,7 +230,7 @@ def _entered(
 
 
 async def _entered_async(
-    jobs: Jobs, resources: Mapping[type, object] | None, stack: AsyncExitStack
+    jobs: Jobs, resources: Mapping[type[Any], object] | None, stack: AsyncExitStack
 ) -> Mapping[type, object]:
     if resources is not None or jobs.lifespan is None:
         return resources or {}

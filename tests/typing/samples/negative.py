@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sqlalchemy.orm import sessionmaker
 from user1_fastapi import ChargeOrder, IndexDoc, charge_order, index_doc, jobs
 from user2_flask import Cleanup, count_mails, count_users
 
@@ -16,6 +17,7 @@ from sqla_jobs import (
     find_job,
 )
 from sqla_jobs.asyncio import AsyncJobContext, AsyncJobSession
+from sqla_jobs.testing import Clock, assert_enqueued, drain, drain_async, run_job
 
 
 def enqueues(s: JobSession) -> None:
@@ -95,3 +97,15 @@ def others(s: Any) -> None:
     Retry(retry_on="ValueError")  # E
     Jobs(around=open)  # E
     Worker(jobs, session=lambda: 1)  # E
+
+
+async def kit(
+    s: JobSession, a: AsyncJobSession, factory: sessionmaker[JobSession]
+) -> None:
+    run_job(s, charge_order, IndexDoc(doc_id=1))  # E
+    run_job(a, charge_order, ChargeOrder(1, 2, ""))  # E: an async session
+    assert_enqueued(a, charge_order)  # E: through run_sync
+    assert_enqueued(s, "billing.charge_order")  # E: the job, not its name
+    await drain_async(factory, jobs)  # E: sessions of the wrong kind
+    drain(factory, jobs, queues="default")  # E: a set
+    Clock().advance(60)  # E: of what unit?

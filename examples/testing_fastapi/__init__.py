@@ -1,0 +1,1 @@
+"""A FastAPI application and the tests of its jobs."""

@@ -1,0 +1,1 @@
+"""A Flask application and the tests of its jobs."""
