@@ -18,6 +18,7 @@ from tests.chaos.faults import PRODUCER, Faults, install
 from tests.chaos.journal import COMMITTED, ROLLED_BACK, WRONG, Journal
 from tests.chaos.kinds import DEADLY, WEIGHTS, Work, entry, jobs, killer, transfer
 from tests.chaos.plan import Plan
+from tests.chaos.tables import PRODUCER as PRODUCER_NAME
 from tests.chaos.tables import Order, Request, application
 
 MODES: tuple[OnDuplicate, ...] = ("keep", "replace", "rerun", "error")
@@ -34,7 +35,7 @@ def produce(packed: dict[str, Any], number: int, generation: int) -> None:
     plan = Plan.unpacked(packed)
     chance = plan.chance("producer", number, generation)
     install(Faults(plan, chance, PRODUCER))
-    engine, session = application()
+    engine, session = application(PRODUCER_NAME)
     producer = Producer(plan, session, chance, f"p{number}.{generation}")
     while not plan.is_calm:
         producer.step()

@@ -15,7 +15,7 @@ from sqla_jobs.exc import JobNotCancellableError, JobNotRetryableError
 from sqla_jobs.models import Job
 from tests.chaos.kinds import DEADLY, QUEUES
 from tests.chaos.plan import Plan
-from tests.chaos.tables import application
+from tests.chaos.tables import STEWARD, application
 
 BETWEEN = 0.25
 
@@ -24,7 +24,7 @@ def steer(packed: dict[str, Any], number: int, generation: int) -> None:
     """Interfere until it is calm."""
     plan = Plan.unpacked(packed)
     chance = plan.chance("steward", number, generation)
-    engine, sessions = application()
+    engine, sessions = application(STEWARD)
     verbs = [_cancel, _cancel, _retry, _retry, _pause]
     while not plan.is_calm:
         chance.choice(verbs)(sessions, chance)

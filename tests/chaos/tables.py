@@ -11,6 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 from sqla_jobs import JobSession
 
 ACCOUNTS = 5
+WORKER, PRODUCER, STEWARD = "chaos-worker", "chaos-producer", "chaos-steward"
 
 
 class Base(DeclarativeBase):
@@ -65,7 +66,16 @@ def url_of_environment() -> URL | str:
     return os.environ["SQLA_JOBS_DATABASE_URL"]
 
 
-def application(pool_size: int = 5) -> tuple[Engine, sessionmaker[JobSession]]:
-    """Return engine and session factory as an application has them."""
-    engine = create_engine(url_of_environment(), pool_size=pool_size)
+def application(
+    name: str, pool_size: int = 5
+) -> tuple[Engine, sessionmaker[JobSession]]:
+    """Return engine and session factory as an application has them.
+
+    *name* is what the server calls its sessions, and those that are made like them.
+    """
+    engine = create_engine(
+        url_of_environment(),
+        pool_size=pool_size,
+        connect_args={"application_name": name},
+    )
     return engine, sessionmaker(engine, class_=JobSession)

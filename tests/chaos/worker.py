@@ -19,6 +19,7 @@ from sqla_jobs.worker import rescuer
 from tests.chaos.faults import WORKER, Faults, install, say
 from tests.chaos.kinds import QUEUES, jobs
 from tests.chaos.plan import Plan
+from tests.chaos.tables import WORKER as NAME
 from tests.chaos.tables import application, url_of_environment
 
 STATS = "stats "
@@ -38,9 +39,11 @@ def work(packed: dict[str, Any], number: int, generation: int) -> None:
     vars(rescuer).update(INTERVAL=plan.rescue_interval, GRACE=grace)
     install(Faults(plan, chance, WORKER))
 
-    _, session = application(pool_size=sum(QUEUES.values()))
+    _, session = application(NAME, pool_size=sum(QUEUES.values()))
     async_engine = create_async_engine(
-        url_of_environment(), pool_size=sum(QUEUES.values())
+        url_of_environment(),
+        pool_size=sum(QUEUES.values()),
+        connect_args={"application_name": NAME},
     )
     worker = Worker(
         jobs,
