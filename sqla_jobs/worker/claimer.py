@@ -14,7 +14,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from sqla_jobs.queue.claim import claim, inputs_of, next_due
+from sqla_jobs.queue.claim import claim, inputs_of, next_due, owned
 from sqla_jobs.queue.outcome import Released
 from sqla_jobs.worker.attempts import Attempt
 from sqla_jobs.worker.ending import Ending
@@ -86,6 +86,7 @@ class Claimer(Service):
         self._look_at = 0.0
         self._last = 0.0
         self._in_vain = 0
+        self._in_doubt = False
         self.paused: frozenset[str] = frozenset()
         """Queues that are not claimed from; replaced by the heartbeat."""
 
@@ -112,11 +113,17 @@ class Claimer(Service):
             self._find_next_look()
             return 0
         started = time.monotonic()
+        if self._in_doubt:
+            self._give_back_orphans(lease)
+        # Until its jobs are in our hands: an answer that is lost leaves them running
+        # under our lease, and nobody else may touch them.
+        self._in_doubt = True
         claims = self._door.run(
             claim, lease.id, rooms, limits=self._limits, unknown=self._unknown
         )
         self._stats.claims += 1
         self._take(self._with_inputs(claims), lease)
+        self._in_doubt = False
         got = dict.fromkeys(rooms, 0)
         for each in claims:
             got[each.queue] += 1
@@ -217,6 +224,22 @@ class Claimer(Service):
         for queue, batch in batches.items():
             self._attempts.add(batch)
             self._executor.dispatch(self._rooms[queue].admit(batch))
+
+    def _give_back_orphans(self, lease: Lease) -> None:
+        """Give back what a claim took whose answer did not arrive."""
+        held = self._door.run(owned, lease.id)
+        known = {(a.claim.id, a.claim.fence) for a in self._attempts.live()}
+        known |= self._settler.pending()
+        orphans = [each for each in held if (each.id, each.fence) not in known]
+        for each in orphans:
+            room = self._rooms[each.queue]
+            room.claimed += 1
+            ending = Ending(each, room, lease, Released(), doubtful=True)
+            self._settler.put(ending)
+        if orphans:
+            logger.warning(
+                "gave back %d jobs of a claim whose answer was lost", len(orphans)
+            )
 
     def _give_back_unknown(self, each: Claim, room: Room, lease: Lease) -> None:
         if each.name not in self._unknown:

@@ -205,12 +205,14 @@ class Executor:
         try:
             result = spec.function(context, value)
             output = None if result is None else spec.output_codec.encode(result)
+            if context.session_opened is not None:
+                return self._sessions.complete(attempt, context.session_opened, output)
         except BaseException:
             if context.session_opened is not None:
                 self._sessions.give_up(context.session_opened)
             raise
-        if context.session_opened is not None:
-            return self._sessions.complete(attempt, context.session_opened, output)
+        finally:
+            self._sessions.leave()
         return _DONE if output is None else Succeeded(output)
 
     # --- async handlers --------------------------------------------------------------

@@ -131,8 +131,13 @@ class Heartbeat(Service):
         self._door.close()
 
     def register(self) -> None:
-        """Start under a new identity; one row is written."""
+        """Start under a new identity; one row is written.
+
+        A lease that was lost here may hold in the database, when only the answer was
+        late: it is ended, or its jobs would wait until it runs out.
+        """
         lease = Lease(self._ttl)
+        self._door.close()
         asked, monotonic = lease_clock(), time.monotonic()
         now = self._door.transaction(self._register, lease)
         lease.registered(asked, monotonic, now)
@@ -165,6 +170,8 @@ class Heartbeat(Service):
             self._door.transaction(expire_lease, lease.id)
 
     def _register(self, session: Session, lease: Lease) -> datetime:
+        if self.lease is not None:
+            expire_lease(session, self.lease.id)
         register_worker(
             session,
             worker_id=lease.id,

@@ -9,6 +9,7 @@ closed in any case: nothing an attempt leaves in it reaches the next one.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.orm import scoped_session
@@ -61,6 +62,7 @@ class Sessions:
             refuse_autocommit(session.connection(), "session")
         finally:
             self._close(session)
+            self.leave()
 
     async def check_async(self) -> None:
         """The same for the async factory; on the handlers' loop."""
@@ -104,16 +106,24 @@ class Sessions:
         """Roll *session* back and close it."""
         self._close(session)
 
-    def _close(self, session: Session) -> None:
+    def leave(self) -> None:
+        """Empty the registry of a scoped_session: it is the application's global one.
+
+        The next attempt in this thread must not find what this one left there, also
+        when it never asked for ``ctx.session``.
+        """
         factory = self._sync
+        if isinstance(factory, scoped_session):
+            with suppress(Exception):  # Its scope may be gone, and the session with it.
+                factory.remove()
+
+    @staticmethod
+    def _close(session: Session) -> None:
         try:
             session.close()
         except Exception as error:
+            # The connection was lost, most often.
             logger.debug("closing a session failed: %s", error)
-        if isinstance(factory, scoped_session):
-            # The registry's session is the application's global one: the next attempt
-            # in this thread must not find it.
-            factory.remove()
 
     # --- async attempts --------------------------------------------------------------
 

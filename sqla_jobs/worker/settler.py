@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, Final, assert_never
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, assert_never
 
+from sqla_jobs.exc import JobsError
 from sqla_jobs.queue.outcome import (
     Cancelled,
     Dead,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from sqla_jobs.declare.registry import Jobs
     from sqla_jobs.worker.door import Door
     from sqla_jobs.worker.stats import Stats
+
+T = TypeVar("T")
 
 BREATH: Final = 0.002
 """Seconds that a small batch waits for company while attempts are running."""
@@ -73,7 +76,7 @@ class Settler(Service):
         self._settled = settled
         self._endings: deque[Ending] = deque()
         self._alone: deque[tuple[float, Ending]] = deque()
-        self._hand = 0
+        self._hand: list[Ending] = []
 
     def put(self, ending: Ending) -> None:
         """Take *ending*; it is written within milliseconds."""
@@ -83,7 +86,13 @@ class Settler(Service):
     @property
     def backlog(self) -> int:
         """Endings that are not written yet."""
-        return len(self._endings) + len(self._alone) + self._hand
+        return len(self._endings) + len(self._alone) + len(self._hand)
+
+    def pending(self) -> set[tuple[str, int]]:
+        """Return job id and fence of what is not written yet."""
+        endings = [*_copied(self._endings), *self._hand]
+        endings += [ending for _, ending in _copied(self._alone)]
+        return {(e.claim.id, e.claim.fence) for e in endings}
 
     def run_once(self) -> int:
         """Write at most one batch, and one of those that are tried alone."""
@@ -91,19 +100,19 @@ class Settler(Service):
         if 0 < len(endings) < BATCH and self._busy():
             self._stopping.wait(BREATH)
         batch = [endings.popleft() for _ in range(min(len(endings), BATCH))]
-        self._hand = len(batch)
-        try:
-            if batch:
+        if batch:
+            self._hand = batch
+            try:
                 self._write(batch)
-            self._try_one_alone()
-        except BaseException:
-            # Nothing of it was counted: all of it is tried again.
-            for ending in batch:
-                ending.doubtful = True
-            endings.extendleft(reversed(batch))
-            raise
-        finally:
-            self._hand = 0
+            except BaseException:
+                # All of it is tried again, and some may have been written already.
+                for ending in batch:
+                    ending.doubtful = True
+                endings.extendleft(reversed(batch))
+                raise
+            finally:
+                self._hand = []
+        self._try_one_alone()
         return len(batch)
 
     def pause(self) -> float:
@@ -179,11 +188,18 @@ class Settler(Service):
         """Settle deaths that are told to a job, each in one transaction with it."""
         accepted: set[str] = set()
         for ending in endings:
-            if ending.on_dead:
-                self._door.close()
+            if not ending.on_dead:
+                continue
+            self._door.close()
+            try:
                 accepted |= self._door.transaction(
                     self._settle_and_tell, worker_id, ending
                 )
+            except Exception as error:
+                if not isinstance(error, JobsError) and not is_of_the_values(error):
+                    raise
+                logger.exception("the death of %r cannot be told", ending.claim.name)
+                accepted |= self._settle(worker_id, [ending])
         return accepted
 
     def _settle_and_tell(
@@ -206,12 +222,17 @@ class Settler(Service):
     def _try_one_alone(self) -> None:
         if not self._alone or self._alone[0][0] > time.monotonic():
             return
-        ending = self._alone[0][1]
-        verdict = self._alone_verdict(ending)
-        self._alone.popleft()
+        # Out of the way of the others, whatever comes of it.
+        _, ending = self._alone.popleft()
+        later = time.monotonic() + jittered(BUSY_PAUSE)
+        try:
+            verdict = self._alone_verdict(ending)
+        except BaseException:
+            ending.doubtful = True
+            self._alone.append((later, ending))
+            raise
         if verdict is Verdict.BUSY:
-            again = time.monotonic() + jittered(BUSY_PAUSE)
-            self._alone.append((again, ending))
+            self._alone.append((later, ending))
             return
         self._count([(ending, verdict)])
 
@@ -288,3 +309,12 @@ class Settler(Service):
             claim.attempt,
             claim.fence,
         )
+
+
+def _copied(shared: deque[T]) -> list[T]:
+    """Return what is in *shared*, to which other threads append meanwhile."""
+    while True:
+        try:
+            return list(shared)
+        except RuntimeError:  # It changed during the iteration.
+            continue

@@ -14,6 +14,9 @@ from sqlalchemy.orm import Session
 from sqla_jobs import Jobs, Retry
 from sqla_jobs.exc import DatabaseUnavailableError, SchemaVersionError
 from sqla_jobs.models import Attempt
+from sqla_jobs.queue.claim import claim
+from sqla_jobs.queue.settle import settle
+from sqla_jobs.worker import claimer, settler
 from sqla_jobs.worker.errors import MAX_BYTES
 from sqla_jobs.worker.listener import Listener
 from tests.support.waiting import wait_until
@@ -240,3 +243,60 @@ def test_a_worker_that_has_become_too_old_drains_and_stops(queue, spawn, engine)
     worker.wait_for_line("draining and stopping: the tables need code version 99")
     assert worker.wait() == 0
     assert queue.states() == {"succeeded": 1}
+
+
+def test_a_claim_whose_answer_is_lost_gives_its_jobs_back(queue, start, monkeypatch):
+    """They would run under a lease that holds, and nobody would run them."""
+    answers = []
+
+    def lost(*given, **more):
+        claimed = claim(*given, **more)
+        if claimed and not answers:
+            answers.append(claimed)
+            raise ConnectionError("the answer was lost")
+        return claimed
+
+    monkeypatch.setattr(claimer, "claim", lost)
+    ids = queue.add(app.visit, *[f"{n}" for n in range(5)])
+    worker = start()
+    queue.wait_for_states(succeeded=5)
+    assert len(answers[0]) == 5
+    assert [(queue.job(i).attempt, queue.job(i).fence) for i in ids] == [(1, 2)] * 5
+    wait_until(lambda: worker.stats.released == 5)
+    room = worker._parts.rooms["default"]
+    wait_until(lambda: room.claimed == room.settled)
+
+
+def test_a_settle_whose_answer_is_lost_is_counted_once(queue, start, monkeypatch):
+    lost = []
+
+    def settle_once(*given, **more):
+        accepted = settle(*given, **more)
+        if not lost:
+            lost.append(accepted)
+            raise ConnectionError("the answer was lost")
+        return accepted
+
+    monkeypatch.setattr(settler, "settle", settle_once)
+    queue.add(app.noop, *[f"{n}" for n in range(5)])
+    worker = start()
+    queue.wait_for_states(succeeded=5)
+    wait_until(lambda: worker.stats.succeeded == 5)
+    assert lost
+    assert worker.stats.stale == 0
+    room = worker._parts.rooms["default"]
+    assert room.claimed == room.settled == 5
+
+
+def test_a_death_whose_telling_the_database_refuses_is_recorded(queue, start, engine):
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "alter table sqla_job add constraint nobody_is_told"
+                " check (name <> 'report')"
+            )
+        )
+    (job_id,) = queue.add(app.mourned, "x")
+    start()
+    queue.wait_for_states(dead=1)
+    assert queue.history(job_id) == ["dead"]
