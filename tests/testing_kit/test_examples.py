@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
+from tests.support.plugin import run_suite
 from tests.support.tree import ROOT
-from tests.testing_kit.test_plugin import plugin_arguments
 
 
 @pytest.mark.parametrize("example", ["testing_fastapi", "testing_flask"])
 def test_the_suite_of_an_example_passes_and_leaves_no_row(example, empty_url):
     url = empty_url.render_as_string(hide_password=False)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *plugin_arguments(),
-            str(ROOT / "examples" / example),
-        ],
-        cwd=ROOT,
-        env={"SHOP_DATABASE_URL": url, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    path = str(ROOT / "examples" / example)
+    done = run_suite("-q", path, cwd=ROOT, env={"SHOP_DATABASE_URL": url})
     assert re.search(r"^5 passed", done.stdout, re.MULTILINE), done.stdout + done.stderr
     engine = create_engine(empty_url)
     with engine.connect() as connection:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import entry_points
 
 import pytest
 
+from tests.support.plugin import run_suite
 from tests.support.tree import ROOT
 
 SUITE = """
@@ -23,46 +23,27 @@ def test_not_asked_for():
 """
 
 
-def plugin_arguments() -> list[str]:
-    """Name the plugin to a pytest that does not know our entry point."""
-    installed = entry_points(group="pytest11", name="sqla_jobs")
-    return [] if installed else ["-p", "sqla_jobs.testing.plugin"]
-
-
 @pytest.fixture
 def run(tmp_path):
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-W", "error", "-m", "pytest"]
-        # What happens to be installed beside it has its own opinions on warnings.
-        for name in ("asyncio", "randomly", "cacheprovider"):
-            command += ["-p", f"no:{name}"]
-        return subprocess.run(
-            [*command, *arguments],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
-
-    return run
+    return lambda *arguments: run_suite(*arguments, cwd=tmp_path, env={})
 
 
 def test_the_clock_is_frozen_only_for_the_test_that_asks(run, tmp_path):
     (tmp_path / "test_it.py").write_text(SUITE)
-    done = run("-q", *plugin_arguments())
+    done = run("-q")
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_nothing_of_it_is_automatic(run, tmp_path):
     (tmp_path / "test_it.py").write_text("def test_it(): pass")
-    done = run("--setup-show", *plugin_arguments())
+    done = run("--setup-show")
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert "sqla_jobs" not in done.stdout.split("test_it.py", 1)[1]
 
 
 def test_every_fixture_is_listed_with_what_it_does(run, tmp_path):
     (tmp_path / "test_it.py").write_text("")
-    done = run("--fixtures", "-q", *plugin_arguments())
+    done = run("--fixtures", "-q")
     assert "sqla_jobs_clock" in done.stdout, done.stdout + done.stderr
     assert "Freeze the queue's time for this test" in done.stdout
 
