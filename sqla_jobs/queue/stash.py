@@ -8,7 +8,7 @@ session ended its own transaction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -139,7 +139,7 @@ def _refuse_strange_binds(session: Session, bind: Engine | Connection) -> None:
 
     With ``binds={Order: a}, bind=b`` jobs would go to b, and commit apart from orders.
     """
-    binds: dict[Any, Any] = getattr(session, "_Session__binds", {})
+    binds = session.binds
     if not binds or bind is not session.bind or session.twophase:
         return
     others = {str(b.engine.url) for b in binds.values() if b.engine is not bind.engine}
