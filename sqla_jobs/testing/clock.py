@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
 from sqla_jobs import clock
@@ -44,20 +44,20 @@ class Clock:
         Nothing runs by itself; what has become due is run by the next ``drain``.
         """
         step = parse_duration(by, field="by")
-        clock.freeze(self.now + step)
+        _stand(self.now + step)
 
     def move_to(self, at: datetime) -> None:
         """Let *at* (aware) be the present; it may lie in the past."""
         if at.tzinfo is None:
             msg = f"{at!r} has no time zone: give an aware datetime"
             raise ValueError(msg)
-        clock.freeze(at)
+        _stand(at)
 
     def __enter__(self) -> Self:
         """Stop the clock; clocks may be nested."""
         self._before = clock.frozen_at()
         # A test's frozen present only has to be near the rows that are there already.
-        clock.freeze(self._at or self._before or datetime.now(UTC))  # noqa: TID251 - see above
+        _stand(self._at or self._before or datetime.now(UTC))  # noqa: TID251 - see above
         return self
 
     def __exit__(
@@ -71,3 +71,13 @@ class Clock:
             clock.thaw()
         else:
             clock.freeze(self._before)
+
+
+def _stand(at: datetime) -> None:
+    """Freeze at *at*, rounded up to milliseconds.
+
+    SQLite computes in them: a job's ``run_at`` could lie a rounding after the present
+    that it was made of, and would not be due.
+    """
+    beyond = at.microsecond % 1000
+    clock.freeze(at + timedelta(microseconds=1000 - beyond) if beyond else at)

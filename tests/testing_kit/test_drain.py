@@ -42,7 +42,7 @@ from tests.testing_kit.shop import (
     visit,
 )
 
-pytestmark = pytest.mark.conformance
+pytestmark = pytest.mark.each_kind
 
 
 def enqueue(factory, job, input, **options):
@@ -296,6 +296,7 @@ def test_a_factory_of_an_engine_commits_for_real(engine, second_engine):
     assert visits(sessionmaker(second_engine)) == ["f-0", "f-1"]
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_row_that_another_transaction_holds_is_told(engine, second_engine):
     factory = sessionmaker(engine, class_=JobSession)
     mine = Jobs()
@@ -333,6 +334,7 @@ def test_a_scoped_sessions_own_work_is_not_touched(factory):
     assert visits(factory) == ["of the job"]
 
 
+@pytest.mark.needs("server")
 def test_no_setting_of_the_tests_transaction_is_changed(factory, server):
     def settings():
         names = ("idle_in_transaction_session_timeout", "lock_timeout")

@@ -30,7 +30,7 @@ from tests.testing_kit.shop import (
     visit,
 )
 
-pytestmark = pytest.mark.conformance
+pytestmark = pytest.mark.each_kind
 
 
 @asynccontextmanager

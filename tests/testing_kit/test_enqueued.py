@@ -14,7 +14,7 @@ from sqla_jobs.models import Job
 from sqla_jobs.testing import assert_enqueued, drain, refute_enqueued, rolled_back_async
 from tests.testing_kit.shop import Mail, Work, fan, jobs, mail, visit
 
-pytestmark = pytest.mark.conformance
+pytestmark = pytest.mark.each_kind
 
 mine = Jobs()
 

@@ -32,6 +32,8 @@ from tests.testing_kit.shop import (
     visit,
 )
 
+pytestmark = pytest.mark.each_kind
+
 
 def test_the_body_runs_with_the_given_session_and_nothing_else(factory):
     with factory() as session:
