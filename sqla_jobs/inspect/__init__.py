@@ -7,23 +7,30 @@ page by key and never load inputs or outputs; counts stop at :data:`.COUNT_LIMIT
 
 from sqla_jobs.inspect.depth import queues
 from sqla_jobs.inspect.fleet import workers
-from sqla_jobs.inspect.listing import JobFilter, dead_letters, jobs
+from sqla_jobs.inspect.groups import dead_groups
+from sqla_jobs.inspect.listing import count, dead_letters, jobs
 from sqla_jobs.inspect.results import (
     COUNT_LIMIT,
     AttemptTrace,
+    DeadGroup,
+    DeadGroups,
     DeadLetter,
     JobSummary,
     JobTrace,
     Page,
     QueueStats,
     RunningJob,
+    Unreadable,
     WorkerStats,
 )
 from sqla_jobs.inspect.trace import job
+from sqla_jobs.queue.selection import JobFilter
 
 __all__ = [
     "COUNT_LIMIT",
     "AttemptTrace",
+    "DeadGroup",
+    "DeadGroups",
     "DeadLetter",
     "JobFilter",
     "JobSummary",
@@ -31,7 +38,10 @@ __all__ = [
     "Page",
     "QueueStats",
     "RunningJob",
+    "Unreadable",
     "WorkerStats",
+    "count",
+    "dead_groups",
     "dead_letters",
     "job",
     "jobs",

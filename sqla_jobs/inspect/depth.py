@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 
 from sqla_jobs import clock
+from sqla_jobs.inspect.fleet import rooms
 from sqla_jobs.inspect.results import COUNT_LIMIT, QueueStats
 from sqla_jobs.models import Job, QueueRow, WorkerRow
 
@@ -74,8 +75,8 @@ def _served(session: Session) -> dict[str, int]:
     """Return how many living workers serve each queue."""
     served: dict[str, int] = {}
     alive = select(WorkerRow.queues).where(WorkerRow.lease_until > clock.now())
-    for rooms in session.scalars(alive):
-        for name in rooms:
+    for stored in session.scalars(alive):
+        for name in rooms(stored):
             served[name] = served.get(name, 0) + 1
     return served
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import literal_column, select
@@ -42,7 +43,7 @@ def workers(session: Session) -> list[WorkerStats]:
             host=row.host,
             pid=row.pid,
             version=row.version,
-            queues=row.queues,
+            queues=rooms(row.queues),
             alive=row.lease_until > row.now,
             started_at=row.started_at,
             lease_until=row.lease_until,
@@ -52,6 +53,13 @@ def workers(session: Session) -> list[WorkerStats]:
         )
         for row in rows
     ]
+
+
+def rooms(stored: object) -> dict[str, int]:
+    """Return the queues that a worker's row names; a row changed by hand has none."""
+    if not isinstance(stored, Mapping):
+        return {}
+    return {str(name): room for name, room in stored.items() if isinstance(room, int)}
 
 
 def _running(session: Session) -> defaultdict[UUID | None, list[RunningJob]]:

@@ -7,15 +7,35 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import attrs
-from sqlalchemy import Uuid, case, func, literal, or_, select, tuple_
+from sqlalchemy import (
+    Integer,
+    Uuid,
+    case,
+    func,
+    literal,
+    literal_column,
+    select,
+    tuple_,
+)
+from sqlalchemy.orm import aliased
 
 from sqla_jobs.clock import UtcDateTime
 from sqla_jobs.exc import InvalidOptionError
-from sqla_jobs.inspect.results import DeadLetter, JobSummary, Page
+from sqla_jobs.inspect.reading import parted, readable
+from sqla_jobs.inspect.results import (
+    COUNT_LIMIT,
+    DeadLetter,
+    JobSummary,
+    Page,
+    Unreadable,
+)
 from sqla_jobs.models import Attempt, Job
+from sqla_jobs.queue.selection import EVERY, JobFilter, last_attempt
 from sqla_jobs.states import JobState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sqlalchemy import ColumnElement, Row, Select
     from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -25,51 +45,11 @@ MAX_PAGE: Final = 1000
 ERROR_TAIL: Final = 500
 """Characters of an error in a list: the last ones, where a traceback says what it was."""
 
+_ROW: Final = "row"
+"""Stands for the time of a row in a page's ``next``: look it up in the row."""
+
 SUMMARY: Final = tuple(getattr(Job, field.name) for field in attrs.fields(JobSummary))
 """The columns of a :class:`.JobSummary`."""
-
-
-@attrs.frozen(kw_only=True)
-class JobFilter:
-    """Which jobs a list shows: those that match every given value, literally."""
-
-    state: str | None = attrs.field(
-        default=None, converter=attrs.converters.optional(JobState)
-    )
-    name: str | None = None
-    queue: str | None = None
-    tenant: str | None = None
-    """The tenant's text; the empty text is ``NO_TENANT``."""
-    key: str | None = None
-    enqueued_by: str | None = None
-    search: str | None = None
-    """A part of the name or of the key; ``%`` and ``_`` are characters like others."""
-
-    def criteria(self) -> list[ColumnElement[bool]]:
-        """Return the conditions, for a WHERE clause."""
-        found: list[ColumnElement[bool]] = [
-            column == value
-            for column, value in (
-                (Job.name, self.name),
-                (Job.queue, self.queue),
-                (Job.tenant, self.tenant),
-                (Job.key, self.key),
-                (Job.enqueued_by, self.enqueued_by),
-                (Job.state, None if self.state is None else str(self.state)),
-            )
-            if value is not None
-        ]
-        if self.search is not None:
-            found.append(
-                or_(
-                    Job.name.contains(self.search, autoescape=True),
-                    Job.key.contains(self.search, autoescape=True),
-                )
-            )
-        return found
-
-
-EVERY: Final = JobFilter()
 
 
 def jobs(
@@ -82,8 +62,9 @@ def jobs(
     """Return a page of jobs, the newest first.
 
     Emits one SELECT that walks the ids downwards, so a page costs the same wherever it
-    is. :exc:`.InvalidOptionError` for an *after* that is no place in this list, and
-    for a *limit* outside 1 to 1000.
+    is (and one for each row of the page, when one of them cannot be decoded).
+    :exc:`.InvalidOptionError` for an *after* that is no place in this list, and for a
+    *limit* outside 1 to 1000.
     """
     statement = (
         select(*SUMMARY)
@@ -93,9 +74,21 @@ def jobs(
     )
     if after is not None:
         statement = statement.where(Job.id < _id_of(after))
-    items = [JobSummary(**facts(row)) for row in session.execute(statement)]
-    more = len(items) > limit
-    return Page(items[:limit], str(items[limit - 1].id) if more else None)
+    found = readable(session, statement, Job.id)
+    rows, bad = parted(found[:limit])
+    place = str(found[limit - 1].id) if len(found) > limit else None
+    return Page([JobSummary(**facts(row)) for row in rows], place, bad)
+
+
+def count(session: Session, filters: JobFilter = EVERY) -> int:
+    """Return how many jobs *filters* choose, at most :data:`.COUNT_LIMIT`.
+
+    Emits one SELECT.
+    """
+    one = literal_column("1", Integer)
+    matching = select(one).select_from(Job).where(*filters.criteria())
+    bounded = matching.limit(COUNT_LIMIT).subquery()
+    return session.execute(select(func.count()).select_from(bounded)).scalar_one()
 
 
 def dead_letters(
@@ -109,21 +102,27 @@ def dead_letters(
 
     Emits one SELECT. ``filters.state`` does not count. Errors as :func:`jobs`.
     """
-    statement = (
-        select(*SUMMARY, _last(Attempt.error_type), _last(_tail(Attempt.error)))
+    statement = dead(SUMMARY, filters).limit(_checked(limit) + 1)
+    if after is not None:
+        statement = statement.where(_before(after))
+    found = readable(session, statement, Job.id)
+    rows, bad = parted(found[:limit])
+    place = _place(found[limit - 1]) if len(found) > limit else None
+    return Page([DeadLetter(**facts(row)) for row in rows], place, bad)
+
+
+def dead(columns: Iterable[Any], filters: JobFilter) -> Select[*tuple[Any, ...]]:
+    """Return the query for *columns* and the error of dead jobs, the latest first."""
+    return (
+        select(
+            *columns,
+            last_attempt(Attempt.error_type).label("error_type"),
+            last_attempt(_tail(Attempt.error)).label("error"),
+        )
         .where(*attrs.evolve(filters, state=JobState.DEAD).criteria())
         .where(Job.finished_at.is_not(None))
         .order_by(Job.finished_at.desc(), Job.id.desc())
-        .limit(_checked(limit) + 1)
     )
-    if after is not None:
-        statement = statement.where(_before(after))
-    items = [DeadLetter(**facts(row)) for row in session.execute(statement)]
-    if len(items) <= limit:
-        return Page(items, None)
-    last = items[limit - 1]
-    assert last.finished_at is not None  # noqa: S101 - the table's check
-    return Page(items[:limit], f"{last.finished_at.isoformat()}/{last.id}")
 
 
 def facts(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
@@ -135,20 +134,7 @@ def facts(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
 def _tail(column: InstrumentedAttribute[str | None]) -> ColumnElement[str | None]:
     length = func.length(column)
     start = case((length > ERROR_TAIL, length - (ERROR_TAIL - 1)), else_=1)
-    return func.substr(column, start).label(column.key)
-
-
-def _last(
-    column: InstrumentedAttribute[str | None] | ColumnElement[str | None],
-) -> ColumnElement[str | None]:
-    # One descent of the attempts' primary key per row of the page.
-    newest: Select[str | None] = (
-        select(column)
-        .where(Attempt.job_id == Job.id)
-        .order_by(Attempt.fence.desc())
-        .limit(1)
-    )
-    return newest.scalar_subquery().label(column.key)
+    return func.substr(column, start)
 
 
 def _checked(limit: int) -> int:
@@ -164,8 +150,19 @@ def _id_of(after: str) -> UUID:
         raise _no_place(after) from None
 
 
+def _place(last: Row[*tuple[Any, ...]] | Unreadable) -> str:
+    if isinstance(last, Unreadable):
+        return f"{_ROW}/{last.id}"  # What it holds as its time may be unreadable.
+    return f"{last.finished_at.isoformat()}/{last.id}"
+
+
 def _before(after: str) -> ColumnElement[bool]:
     instant, _, job_id = after.rpartition("/")
+    here = tuple_(Job.finished_at, Job.id)
+    if instant == _ROW:
+        row = aliased(Job)
+        died = select(row.finished_at).where(row.id == _id_of(job_id))
+        return here < tuple_(died.scalar_subquery(), literal(_id_of(job_id), Uuid()))
     try:
         at = datetime.fromisoformat(instant)
     except ValueError:
@@ -173,7 +170,7 @@ def _before(after: str) -> ColumnElement[bool]:
     if at.tzinfo is None:
         raise _no_place(after)
     place = tuple_(literal(at, UtcDateTime()), literal(_id_of(job_id), Uuid()))
-    return tuple_(Job.finished_at, Job.id) < place
+    return here < place
 
 
 def _no_place(after: str) -> InvalidOptionError:

@@ -49,12 +49,22 @@ class Facts:
 
 
 @attrs.frozen
+class Unreadable(Facts):
+    """A row whose values cannot be decoded; somebody wrote it by hand."""
+
+    id: UUID
+    reason: str
+
+
+@attrs.frozen
 class Page(Facts, Generic[T]):
     """A part of a list, in the list's order."""
 
     items: Sequence[T]
     next: str | None
     """Give this as ``after`` to get the next page; None on the last one."""
+    unreadable: Sequence[Unreadable] = ()
+    """Rows of this part that cannot be decoded, and so are not among the items."""
 
 
 @attrs.frozen(kw_only=True)
@@ -87,6 +97,35 @@ class DeadLetter(JobSummary):
     error_type: str | None
     error: str | None
     """The end of the text, where a traceback says what it was; :func:`.job` has all."""
+
+
+@attrs.frozen(kw_only=True)
+class DeadGroup(Facts):
+    """Dead jobs that died of the same thing."""
+
+    name: str
+    error_type: str | None
+    message: str
+    """The last line of the error, with ``#`` for what differs: numbers, ids."""
+    count: int
+    first_at: datetime
+    """The earliest death that was looked at."""
+    last_at: datetime
+    sample_id: UUID
+    """The one that died last."""
+    sample_error: str | None
+    """The last line of its error, as it is."""
+
+
+@attrs.frozen
+class DeadGroups(Facts):
+    """Dead letters by what they died of, the largest group first."""
+
+    groups: Sequence[DeadGroup]
+    looked_at: int
+    """Dead jobs that were grouped, the latest ones."""
+    more: bool
+    """There are older dead jobs that were not looked at, or more groups."""
 
 
 @attrs.frozen(kw_only=True)

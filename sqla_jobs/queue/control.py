@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 import attrs
-from sqlalchemy import Text, case, cast, delete, select, update
+from sqlalchemy import Text, cast, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, scoped_session
 
@@ -32,9 +32,16 @@ from sqla_jobs.exc import (
     JobNotRetryableError,
     PayloadError,
 )
-from sqla_jobs.models import Attempt, Job, JobBody, JobOutput, QueueRow
+from sqla_jobs.models import Job, JobOutput, QueueRow
 from sqla_jobs.queue import ledger, stash
-from sqla_jobs.states import CLAIMABLE, FINISHED, JobState
+from sqla_jobs.queue.changes import (
+    FROM,
+    Change,
+    cancel_rows,
+    discard_rows,
+    retry_rows,
+)
+from sqla_jobs.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +58,6 @@ AnySession: TypeAlias = Session | scoped_session[Any]
 
 MAX_REASON: Final = 1000
 """The longest reason of a cancel, in characters."""
-
-_CLAIMABLE: Final = sorted(state.value for state in CLAIMABLE)
-_FINISHED: Final = sorted(state.value for state in FINISHED)
-_UNFINISHED: Final = sorted({state.value for state in JobState} - {*_FINISHED})
 
 
 # --- jobs ----------------------------------------------------------------------------
@@ -76,10 +79,10 @@ def cancel_job(
 
     :param reason: kept with the job and shown to people; at most 1000 characters.
     """
-    text = _reason(reason)
+    text = checked_reason(reason)
     plain = _plain(session)
-    state = _look(plain, job_id, _UNFINISHED)
-    if state not in _UNFINISHED:
+    state = _look(plain, job_id, FROM[Change.CANCEL])
+    if state not in FROM[Change.CANCEL]:
         raise JobNotCancellableError(job_id, state)
     stash.at_commit(plain, _Cancel(job_id, text))
 
@@ -99,38 +102,15 @@ class _Cancel:
 
 def cancel_now(connection: Connection, job_id: UUID, reason: str | None) -> None:
     """Lock and cancel *job_id* on *connection*; see :func:`cancel_job`."""
-    # The fence stays: a co-operative cancel must still be settled by its attempt.
-    waits = Job.state.in_(_CLAIMABLE)
-    changed = connection.execute(
-        update(Job)
-        .where(Job.id == job_id, Job.state.in_(_UNFINISHED))
-        .values(
-            state=case((waits, JobState.CANCELLED.value), else_=Job.state),
-            finished_at=case((waits, clock.now()), else_=None),
-            cancel_requested_at=case(
-                (Job.cancel_requested_at.is_(None), clock.now()),
-                else_=Job.cancel_requested_at,
-            ),
-            cancel_reason=Job.cancel_reason if reason is None else reason,
-            rerun=False,
-            rerun_run_at=None,
-        )
-    )
-    if changed.rowcount == 0:
+    if not cancel_rows(connection, [job_id], reason):
         raise JobNotCancellableError(job_id, _state_now(connection, job_id))
-    # Under the job's lock, so that it cannot meet the settle that starts the rerun.
-    connection.execute(
-        update(JobBody)
-        .where(JobBody.job_id == job_id, JobBody.rerun_input.is_not(None))
-        .values(rerun_input=None)
-    )
 
 
 def retry_job(session: AnySession, job_id: UUID, /) -> None:
     """Make the finished job *job_id* ready to run now, with its old input.
 
-    It keeps its identity and its attempts so far, gets at least one attempt more, and
-    loses its output. The fence grows, so nobody who had the job before can write for it.
+    It keeps its identity and its attempts so far (a success is recorded among them),
+    gets at least one attempt more, and loses its output. The fence grows, so nobody who had the job before can write for it.
 
     Part of the caller's transaction, written by its last statements; workers are woken
     after the commit. Raises :exc:`.JobNotFoundError`, and :exc:`.JobNotRetryableError`
@@ -138,8 +118,8 @@ def retry_job(session: AnySession, job_id: UUID, /) -> None:
     or from the commit when somebody else is first.
     """
     plain = _plain(session)
-    state = _look(plain, job_id, _FINISHED)
-    if state not in _FINISHED:
+    state = _look(plain, job_id, FROM[Change.RETRY])
+    if state not in FROM[Change.RETRY]:
         raise JobNotRetryableError(job_id, state)
     stash.at_commit(plain, _Retry(job_id))
 
@@ -157,27 +137,10 @@ class _Retry:
 
 def retry_now(connection: Connection, job_id: UUID) -> str:
     """Lock *job_id* on *connection* and make it ready; return its queue, to wake it."""
-    more = Job.attempt + 1
-    queue: str | None = connection.execute(
-        update(Job)
-        .where(Job.id == job_id, Job.state.in_(_FINISHED))
-        .values(
-            state=JobState.READY.value,
-            fence=Job.fence + 1,
-            run_at=clock.now(),
-            max_attempts=case((Job.max_attempts < more, more), else_=Job.max_attempts),
-            interruptions=0,
-            deadline_at=None,
-            finished_at=None,
-            cancel_requested_at=None,
-            cancel_reason=None,
-        )
-        .returning(Job.queue)
-    ).scalar_one_or_none()
-    if queue is None:
+    queues = retry_rows(connection, [job_id])
+    if not queues:
         raise JobNotRetryableError(job_id, _state_now(connection, job_id))
-    connection.execute(delete(JobOutput).where(JobOutput.job_id == job_id))
-    return queue
+    return queues[job_id]
 
 
 def discard_job(session: AnySession, job_id: UUID, /) -> None:
@@ -189,8 +152,8 @@ def discard_job(session: AnySession, job_id: UUID, /) -> None:
     or from the commit when somebody else is first.
     """
     plain = _plain(session)
-    state = _look(plain, job_id, _FINISHED)
-    if state not in _FINISHED:
+    state = _look(plain, job_id, FROM[Change.DISCARD])
+    if state not in FROM[Change.DISCARD]:
         raise JobNotDiscardableError(job_id, state)
     stash.at_commit(plain, _Discard(job_id))
 
@@ -209,18 +172,8 @@ class _Discard:
 
 def discard_now(connection: Connection, job_id: UUID) -> None:
     """Lock *job_id* on *connection* and delete it; see :func:`discard_job`."""
-    gone = connection.execute(
-        delete(Job).where(Job.id == job_id, Job.state.in_(_FINISHED))
-    )
-    if gone.rowcount == 0:
+    if not discard_rows(connection, [job_id]):
         raise JobNotDiscardableError(job_id, _state_now(connection, job_id))
-    delete_children(connection, [job_id])
-
-
-def delete_children(connection: Connection, job_ids: list[UUID]) -> None:
-    """Delete what belongs to *job_ids*, whose rows this transaction has deleted."""
-    for child in (JobBody, JobOutput, Attempt):
-        connection.execute(delete(child).where(child.job_id.in_(job_ids)))
 
 
 def find_job(session: AnySession, spec: JobSpec[In, Any], input: In, /) -> Job | None:
@@ -315,7 +268,8 @@ def _plain(session: AnySession) -> Session:
     return session
 
 
-def _reason(reason: str | None) -> str | None:
+def checked_reason(reason: str | None) -> str | None:
+    """Return *reason*, or raise :exc:`.PayloadError` when it cannot be stored."""
     if reason is None:
         return None
     bad = bad_character(reason)

@@ -15,7 +15,7 @@ from sqla_jobs.clock import UtcDateTime
 from sqla_jobs.declare.registry import RETAIN_DEAD
 from sqla_jobs.dialects.base import job_connection
 from sqla_jobs.models import Job
-from sqla_jobs.queue.control import delete_children
+from sqla_jobs.queue.changes import delete_children
 from sqla_jobs.states import JobState
 
 if TYPE_CHECKING:

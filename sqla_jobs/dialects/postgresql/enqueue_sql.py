@@ -62,6 +62,7 @@ select cast(id as text) from {job}
    for update
 """
 
+# A success is told by the job's row alone, which forgets it in a reset: it is recorded.
 RENEW: Final = """
 with given as (
     select *, coalesce(due, {now} + after * interval '1 second') as at
@@ -83,6 +84,13 @@ with given as (
              else 'kept'
            end as act
       from given g join {job} j on j.id = g.id
+), ended as (
+    insert into {attempt} (
+        job_id, fence, number, started_at, ended_at, outcome)
+    select j.id, j.fence, j.attempt, j.attempted_at, j.finished_at, j.state
+      from judged join {job} j on j.id = judged.id
+     where judged.act = 'reset' and j.state = 'succeeded'
+    on conflict do nothing
 ), changed as (
     update {job} j
        set priority = case when act = 'again' then j.priority else new_priority end,

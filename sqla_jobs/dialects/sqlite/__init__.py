@@ -114,6 +114,8 @@ class SQLiteDialect(QueueDialect):
                 if act not in acts:
                     continue
                 rows = job_rows(acts[act])
+                if act == "reset":
+                    run(connection, enqueue_sql.KEEP_SUCCESSES, jobs=rows)
                 run(connection, statement, jobs=rows)
                 run(connection, enqueue_sql.RENEW_BODY[act == "again"], jobs=rows)
                 if act == "reset":

@@ -102,6 +102,15 @@ update {body} set rerun_input = g.value ->> 'input'
 """,
 }
 
+# Before a reset: a success is told by the job's row alone, which forgets it then.
+KEEP_SUCCESSES: Final = """
+insert into {attempt} (job_id, fence, number, started_at, ended_at, outcome)
+select id, fence, attempt, attempted_at, finished_at, state
+  from {job}
+ where id in (select value ->> 'id' from json_each(:jobs)) and state = 'succeeded'
+on conflict do nothing
+"""
+
 DROP_OUTPUTS: Final = """
 delete from {output} where job_id in (select value ->> 'id' from json_each(:jobs))
 """
