@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
+from sqla_jobs.testing import plugin
 from tests.support.plugin import run_suite
 from tests.support.tree import ROOT
 
@@ -46,6 +48,11 @@ def test_every_fixture_is_listed_with_what_it_does(run, tmp_path):
     done = run("--fixtures", "-q")
     assert "sqla_jobs_clock" in done.stdout, done.stdout + done.stderr
     assert "Freeze the queue's time for this test" in done.stdout
+
+
+def test_pytest_finds_it_by_the_projects_entry_point():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["entry-points"]["pytest11"] == {"sqla_jobs": plugin.__name__}
 
 
 def test_the_kit_itself_needs_no_pytest():
