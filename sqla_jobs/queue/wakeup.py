@@ -22,14 +22,14 @@ import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import event, text
 from sqlalchemy.pool import Pool
 
 from sqla_jobs.dialects import dialect_named
 from sqla_jobs.models import metadata
-from sqla_jobs.queue.connections import own_engine
+from sqla_jobs.queue.connections import own_engine, root_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,40 +57,54 @@ def channel(schema_translation: object = None) -> str:
     return f"sqla_jobs_{digest}"
 
 
+class Place(NamedTuple):
+    """Where hints go: a database, by the engine that leads there, and a channel."""
+
+    engine: Engine
+    channel: str
+
+    @classmethod
+    def of(cls, connection: Connection) -> Place:
+        """Return where workers listen for the jobs that *connection* writes."""
+        options = connection.get_execution_options()
+        # Engines made by execution_options(), maybe one per request, lead to one place.
+        return cls(
+            root_engine(connection.engine), channel(options.get("schema_translate_map"))
+        )
+
+
 class Notifier:
-    """Sends hints of this process: one thread, one connection per database."""
+    """Sends hints of this process: one thread, one connection per place."""
 
     def __init__(self) -> None:
         """Start with no thread; the first hint starts it."""
         self._condition = threading.Condition()
-        # For each engine, its queues and when each hint is due (monotonic seconds).
-        self._due: dict[Engine, dict[str, float]] = {}
+        # The queues that are to be hinted at.
+        self._due: dict[Place, set[str]] = {}
         # Hints of commits that nobody has reported yet, by token.
-        self._repeats: dict[int, tuple[list[float], Engine, frozenset[str]]] = {}
+        self._repeats: dict[int, tuple[list[float], Place, frozenset[str]]] = {}
         self._tokens = itertools.count()
-        self._targets: dict[Engine, _Target] = {}
+        self._targets: dict[Place, _Target] = {}
         self._thread: threading.Thread | None = None
         self._closing = self._sending = False
         self._sleeps_until = 0.0
 
-    def notify(self, engine: Engine, queues: Iterable[str]) -> None:
-        """Hint workers on *engine*'s database that *queues* have work; never blocks."""
-        now = time.monotonic()
+    def notify(self, place: Place, queues: Iterable[str]) -> None:
+        """Hint workers at *place* that *queues* have work; never blocks."""
         with self._condition:
-            due = self._due.setdefault(engine, {})
+            due = self._due.setdefault(place, set())
             known = len(due)
-            for queue in queues:
-                due.setdefault(queue, now)
+            due.update(queues)
             if len(due) > known:
-                self._wake_before(now)
+                self._wake_before(time.monotonic())
 
-    def repeat(self, engine: Engine, queues: Iterable[str]) -> int:
+    def repeat(self, place: Place, queues: Iterable[str]) -> int:
         """Hint at :data:`REPEATS` from now, unless :meth:`reported`; return a token."""
         now = time.monotonic()
         with self._condition:
             token = next(self._tokens)
             times = [now + after for after in REPEATS]
-            self._repeats[token] = (times, engine, frozenset(queues))
+            self._repeats[token] = (times, place, frozenset(queues))
             self._wake_before(times[0])
         return token
 
@@ -103,14 +117,17 @@ class Notifier:
         """Send what is due and wait for it, at most *timeout* seconds."""
         end = time.monotonic() + timeout
         with self._condition:
-            for _, engine, names in self._repeats.values():
-                due = self._due.setdefault(engine, {})
-                for queue in names:
-                    due.setdefault(queue, 0.0)
+            for _, place, names in self._repeats.values():
+                self._due.setdefault(place, set()).update(names)
             self._repeats.clear()
             self._closing = True
             self._condition.notify_all()
-            while (self._due or self._sending) and time.monotonic() < end:
+            while (
+                (self._due or self._sending)
+                and self._thread is not None
+                and self._thread.is_alive()
+                and time.monotonic() < end
+            ):
                 self._condition.wait(max(0.0, end - time.monotonic()))
             self._closing = False
 
@@ -118,74 +135,83 @@ class Notifier:
         """Start afresh in a forked child: the parent's thread and sockets stay its."""
         targets = self._targets
         self.__init__()  # type: ignore[misc]  # a fork copies a lock that nobody frees
-        for target in targets.values():
-            target.engine.dispose(close=False)
+        _inherited.extend(targets.values())
 
     def _wake_before(self, at: float) -> None:
         # A commit that is reported at once costs its thread no switch to ours.
         if self._thread is not None and self._sleeps_until <= at:
             return
         if self._thread is None:
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, name="sqla_jobs.notifier", daemon=True
             )
-            self._thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # The interpreter is ending; this runs inside of a commit.
+            self._thread = thread
         self._condition.notify_all()
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                engine, queues = self._next()
+                place, queues = self._next()
                 self._sending = True
-            target = self._targets.get(engine)
-            if target is None:
-                target = self._targets[engine] = _Target(engine)
-            target.send(queues)
+            try:
+                target = self._targets.get(place)
+                if target is None:
+                    target = self._targets[place] = _Target(place)
+                target.send(queues)
+            except Exception:
+                # This thread serves the whole process: one strange engine costs its
+                # workers a poll, not all others their hints.
+                logger.exception("wake-up hints fail, workers poll")
             with self._condition:
                 self._sending = False
                 self._condition.notify_all()
 
-    def _next(self) -> tuple[Engine, list[str]]:
+    def _next(self) -> tuple[Place, set[str]]:
         """Wait for the next hint; the condition is held."""
         while True:
             now = time.monotonic()
-            for token, (times, engine, names) in list(self._repeats.items()):
+            for token, (times, place, names) in list(self._repeats.items()):
                 if times[0] > now:
                     continue
-                due = self._due.setdefault(engine, {})
-                for queue in names:
-                    due.setdefault(queue, times[0])
+                self._due.setdefault(place, set()).update(names)
                 del times[0]
                 if not times:
                     del self._repeats[token]
             waits = [times[0] - now for times, _, _ in self._repeats.values()]
-            for engine in list(self._due):
-                target = self._targets.get(engine)
+            for place in list(self._due):
+                target = self._targets.get(place)
                 wait = target.sent + SPACING - now if target else 0.0
                 if wait <= 0 or self._closing:
-                    return engine, list(self._due.pop(engine))
+                    return place, self._due.pop(place)
                 waits.append(wait)
+            for place, target in list(self._targets.items()):
+                # Engines come and go, in a suite of tests by the thousand.
+                if target.sent + IDLE_CLOSE <= now:
+                    target.close()
+                    del self._targets[place]
             wait = min(waits, default=IDLE_CLOSE)
             self._sleeps_until = now + wait
-            woken = self._condition.wait(wait)
+            self._condition.wait(wait)
             self._sleeps_until = 0.0
-            if not (woken or waits):
-                for target in self._targets.values():
-                    target.close()
 
 
 class _Target:
-    """The notifier's connection to one database."""
+    """The notifier's connection to one place."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, place: Place) -> None:
         self.sent = 0.0
-        self.engine = own_engine(engine).execution_options(isolation_level="AUTOCOMMIT")
-        translation = engine.get_execution_options().get("schema_translate_map")
-        self._channel = channel(translation)
+        self._engine = own_engine(place.engine).execution_options(
+            isolation_level="AUTOCOMMIT"
+        )
+        self._channel = place.channel
         self._connection: Connection | None = None
         self._failing = False
 
-    def send(self, queues: list[str]) -> None:
+    def send(self, queues: set[str]) -> None:
         """Send one hint; a failure closes the connection and costs a poll."""
         self.sent = time.monotonic()
         payload = ",".join(queues)
@@ -194,7 +220,7 @@ class _Target:
         for last in (False, True):
             try:
                 if self._connection is None:
-                    self._connection = self.engine.connect()
+                    self._connection = self._engine.connect()
                 self._connection.execute(
                     text("select pg_notify(:channel, :payload)"),
                     {"channel": self._channel, "payload": payload},
@@ -217,9 +243,11 @@ class _Target:
             with contextlib.suppress(Exception):
                 connection.close()
         with contextlib.suppress(Exception):
-            self.engine.dispose()
+            self._engine.dispose()
 
 
+_inherited: Final[list[_Target]] = []
+"""What a forked child must neither use nor close: the sockets are its parent's."""
 notifier = Notifier()
 atexit.register(notifier.flush)
 if hasattr(os, "register_at_fork"):
@@ -230,12 +258,14 @@ def committing(connection: Connection, queues: set[str]) -> None:
     """Remember, at the end of a commit listener, whom to wake when it is through."""
     if not queues or not dialect_named(connection.dialect).notify:
         return
-    token = notifier.repeat(connection.engine, queues)
-    connection.info[_KEY] = (token, connection.engine, frozenset(queues))
+    failed(connection)  # A listener enqueued after ours had run: once is enough.
+    place = Place.of(connection)
+    token = notifier.repeat(place, queues)
+    connection.info[_KEY] = (token, place, frozenset(queues))
 
 
 def failed(connection: Connection) -> None:
-    """Forget the hint of a commit that the server refused."""
+    """Forget the hint of *connection*, whose commit the server refused."""
     hint = connection.info.pop(_KEY, None)
     if hint is not None:
         notifier.reported(hint[0])
@@ -249,9 +279,9 @@ def committed(connection: Connection) -> None:
 def _send(info: dict[Any, Any]) -> None:
     hint = info.pop(_KEY, None)
     if hint is not None:
-        token, engine, queues = hint
+        token, place, queues = hint
         notifier.reported(token)
-        notifier.notify(engine, queues)
+        notifier.notify(place, queues)
 
 
 @event.listens_for(Pool, "checkin")
