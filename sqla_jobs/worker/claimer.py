@@ -84,6 +84,7 @@ class Claimer(Service):
         self._dry: set[str] = set()
         self._lock = threading.Lock()
         self._look_at = 0.0
+        self._blind = False
         self._last = 0.0
         self._in_vain = 0
         self._in_doubt = False
@@ -92,25 +93,17 @@ class Claimer(Service):
 
     def look(self, within: float = 0.0) -> None:
         """Ask every queue again, at the latest *within* seconds from now."""
-        at = time.monotonic() + within
-        with self._lock:
-            if at >= self._look_at:
-                return
-            self._look_at = at
-        self.poke()
+        if self._schedule(within, blind=False):
+            self.poke()
 
     def run_once(self) -> int:
         """Claim once for all queues that want jobs; return how many came."""
         lease = self._lease()
         if lease is None or not lease.valid:
             return 0
-        with self._lock:
-            if time.monotonic() >= self._look_at:
-                self._dry.clear()
-                self._look_at = float("inf")
+        self._look_now()
         rooms = self._wanted()
         if not rooms:
-            self._find_next_look()
             return 0
         started = time.monotonic()
         if self._in_doubt:
@@ -145,7 +138,7 @@ class Claimer(Service):
             left = self._look_at - time.monotonic()
         if self._gathering():
             left = min(left, GATHER)
-        return max(min(left, self._backstop()), 0.0)
+        return max(min(left, BACKSTOP), 0.0)
 
     def close(self) -> None:
         """Give the connection back."""
@@ -175,25 +168,51 @@ class Claimer(Service):
             if queue not in self._dry and queue not in self.paused
         )
 
-    def _find_next_look(self) -> None:
-        """Once every queue is dry: find out when to ask again."""
+    def _schedule(self, within: float, *, blind: bool) -> bool:
+        """Plan a look, unless a sooner one is planned; return whether it was."""
+        at = time.monotonic() + within
+        with self._lock:
+            if at >= self._look_at:
+                return False
+            self._look_at, self._blind = at, blind
+            return True
+
+    def _look_now(self) -> None:
+        """If it is time: ask every queue again."""
+        with self._lock:
+            if time.monotonic() < self._look_at:
+                return
+            self._look_at, blind = float("inf"), self._blind
+        # A backstop most often finds nothing: a probe of the index costs less.
+        if blind and not self._is_due():
+            return
+        self._dry.clear()
+
+    def _is_due(self) -> bool:
+        return self._find_next_look() <= 0
+
+    def _find_next_look(self) -> float:
+        """Find out when to ask again, once every queue is dry."""
         queues = [q for q in self._rooms if q not in self.paused]
         if any(queue not in self._dry for queue in queues):
-            return
-        backstop = self._backstop()
-        due = self._door.run(next_due, queues, self._unknown) if queues else None
-        if due is None:
-            wait = backstop
+            return 0.0
+        try:
+            due = self._door.run(next_due, queues, self._unknown) if queues else None
+        except BaseException:
+            # Nothing is planned: without this only a hint would make it look again.
+            self._schedule(0.0, blind=False)
+            raise
+        backstop = jittered(BACKSTOP if self._healthy() else self._poll_interval)
+        if due is None or due > backstop:
+            self._schedule(backstop, blind=True)
         elif due > 0:
             # A moment later, not earlier: an early claim is one in vain.
-            wait = min(due + 0.001, backstop)
+            self._schedule(due + 0.001, blind=False)
         else:
             # Due, yet not to be had: somebody holds the row, or it came just now.
-            wait = min(SOON * 2.0 ** min(self._in_vain, 16), self._poll_interval)
-        self.look(wait)
-
-    def _backstop(self) -> float:
-        return jittered(BACKSTOP if self._healthy() else self._poll_interval)
+            soon = min(SOON * 2.0 ** min(self._in_vain, 16), self._poll_interval)
+            self._schedule(soon, blind=False)
+        return float("inf") if due is None else due
 
     # --- what came -------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from sqlalchemy import Engine
 
-SIGN: Final = 10.0
+SIGN: Final = 15.0
 """Seconds between two signs of life."""
 PATIENCE: Final = 5.0
 """Seconds within which the echo must come."""
@@ -140,7 +140,10 @@ class Listener(Service):
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        self._heard = float("-inf")
+        if self.healthy():
+            self._heard = float("-inf")
+            # Whoever relied on us polls from now on.
+            self._look()
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.close()

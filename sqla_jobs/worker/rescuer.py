@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqla_jobs.worker.door import Door
     from sqla_jobs.worker.stats import Stats
 
-INTERVAL: Final = 5.0
+INTERVAL: Final = 7.0
 GRACE: Final = timedelta(seconds=2)
 """How long past its lease, or its deadline, an attempt is left alone."""
 DELAY: Final = timedelta(0)
@@ -54,10 +54,15 @@ class Rescuer(Service):
         self._stats = stats
         self._freed = freed
         self._more = False
+        self._tells = any(s.on_dead is not None for s in jobs.specs.values())
 
     def run_once(self) -> int:
         """Free at most one batch; return how many jobs it was."""
-        rescued = self._door.transaction(self._rescue)
+        if self._tells:
+            self._door.close()
+            rescued = self._door.transaction(self._rescue)
+        else:
+            rescued = self._door.run(rescue, grace=GRACE, delay=DELAY)
         self._more = len(rescued) >= BATCH
         if not rescued:
             return 0

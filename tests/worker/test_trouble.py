@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sqla_jobs import Jobs, Retry
 from sqla_jobs.exc import DatabaseUnavailableError, SchemaVersionError
 from sqla_jobs.models import Attempt
-from sqla_jobs.queue.claim import claim
+from sqla_jobs.queue.claim import claim, next_due
 from sqla_jobs.queue.settle import settle
 from sqla_jobs.worker import claimer, settler
 from sqla_jobs.worker.errors import MAX_BYTES
@@ -195,6 +195,27 @@ def test_c110_polling_is_quick_until_notifications_are_proven(
 
     monkeypatch.setattr(Listener, "_drain", swallow)
     start(poll_interval="200ms")
+    queue.add(app.visit, "a")
+    queue.wait_for_visits(1, timeout=3.0)
+
+
+def test_a_look_that_failed_is_made_up_for_without_any_hint(queue, start, monkeypatch):
+    failed = []
+
+    def swallow(self, connection):
+        assert list(connection.notifies(timeout=0)) is not None
+        return 0
+
+    def fails_twice(*given, **more):
+        if len(failed) < 2:
+            failed.append(1)
+            raise ConnectionError("away")
+        return next_due(*given, **more)
+
+    monkeypatch.setattr(Listener, "_drain", swallow)
+    monkeypatch.setattr(claimer, "next_due", fails_twice)
+    start(poll_interval="200ms")
+    wait_until(lambda: len(failed) == 2)
     queue.add(app.visit, "a")
     queue.wait_for_visits(1, timeout=3.0)
 
