@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-TYPED := sqla_jobs tests/support tests/conftest.py \
+TYPED := sqla_jobs sqla_jobs_pytest.py tests/support tests/conftest.py \
 	$(wildcard tests/chaos tests/chaos.py examples benchmarks)
 
 # How long `make chaos` goes on, and what the other targets pass through.

@@ -1,8 +1,8 @@
 """For the tests of applications: run jobs inline, look at what was enqueued.
 
 Everything works inside a transaction that is rolled back in the end, on the test's own
-connection. The package does not import pytest; its plugin
-(:mod:`sqla_jobs.testing.plugin`) gives the fixtures.
+connection. The package does not import pytest; the plugin beside it
+(``sqla_jobs_pytest``) gives the fixtures.
 """
 
 from sqla_jobs.testing.body import run_job, run_job_async

@@ -23,7 +23,7 @@ def run_suite(
         command += ["-p", f"no:{name}"]
     if not entry_points(group="pytest11", name="sqla_jobs"):
         # A checkout that was not installed: pytest knows no entry point of it.
-        command += ["-p", "sqla_jobs.testing.plugin"]
+        command += ["-p", "sqla_jobs_pytest"]
     return subprocess.run(
         [*command, *arguments],
         cwd=cwd,

@@ -11,7 +11,7 @@ from sqlalchemy.orm import sessionmaker
 from sqla_jobs import JobSession
 
 # Also where the package was not installed, so that pytest knows no entry point of it.
-from sqla_jobs.testing.plugin import sqla_jobs_clock as sqla_jobs_clock  # noqa: PLC0414
+from sqla_jobs_pytest import sqla_jobs_clock as sqla_jobs_clock  # noqa: PLC0414
 from tests.testing_kit import shop
 
 

@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from sqla_jobs.testing import plugin
+import sqla_jobs_pytest
 from tests.support.plugin import run_suite
 from tests.support.tree import ROOT
 
@@ -43,6 +43,19 @@ def test_nothing_of_it_is_automatic(run, tmp_path):
     assert "sqla_jobs" not in done.stdout.split("test_it.py", 1)[1]
 
 
+def test_a_suite_that_does_not_ask_pays_nothing(run, tmp_path):
+    """The package is not even imported."""
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n"
+        "def test_it():\n"
+        "    assert 'sqla_jobs_pytest' in sys.modules\n"
+        "    assert 'sqla_jobs' not in sys.modules\n"
+        "    assert 'sqlalchemy' not in sys.modules\n"
+    )
+    done = run("-q", "-p", "no:hypothesispytest")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_every_fixture_is_listed_with_what_it_does(run, tmp_path):
     (tmp_path / "test_it.py").write_text("")
     done = run("--fixtures", "-q")
@@ -52,7 +65,9 @@ def test_every_fixture_is_listed_with_what_it_does(run, tmp_path):
 
 def test_pytest_finds_it_by_the_projects_entry_point():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["entry-points"]["pytest11"] == {"sqla_jobs": plugin.__name__}
+    assert project["entry-points"]["pytest11"] == {
+        "sqla_jobs": sqla_jobs_pytest.__name__
+    }
 
 
 def test_the_kit_itself_needs_no_pytest():
