@@ -41,7 +41,8 @@ ABILITIES = frozenset(
         "notify",  # LISTEN and NOTIFY
         "schemas",  # several in one database
         "two_phase",  # PREPARE TRANSACTION
-        "late_errors",  # constraints and isolation that a COMMIT can fail on
+        "aborts",  # after an error a transaction takes nothing but its rollback
+        "late_savepoints",  # ones that a plain session opens before its first job
     }
 )
 """What a test may need of its database; SQLite has none of these."""
@@ -71,7 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
     asked = config.getoption("--servers").split(",")
     unknown = set(asked) - {*EMBEDDED, "local", SQLITE}
     if unknown or not EMBEDDED.keys() & set(asked):
-        msg = f"--servers={','.join(asked)}: one or more of pg18, pg16; and local, sqlite"
+        msg = (
+            f"--servers={','.join(asked)}: one or more of pg18, pg16; and local, sqlite"
+        )
         raise pytest.UsageError(msg)
     local = reachable() if "local" in asked else None
     config.stash[LOCAL] = local

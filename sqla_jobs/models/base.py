@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import MetaData
+from sqlalchemy import JSON, MetaData
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase
 
 from sqla_jobs.settings import schema_name
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.compiler import SQLCompiler
 
 NAMING: Final = {
     "pk": "%(table_name)s_pkey",
@@ -30,6 +34,23 @@ HOT_STORAGE: Final = {
 }
 BEATING_STORAGE: Final = {"fillfactor": 50, **HOT_STORAGE}
 """For small rows that are updated in place all the time: 100 % HOT."""
+
+
+class Payload(JSON):
+    """JSON of any shape, kept as the text that was written."""
+
+    cache_ok = True
+
+
+@compiles(Payload, "sqlite")
+def _payload_on_sqlite(
+    element: Payload,  # noqa: ARG001 - the signature is SQLAlchemy's
+    compiler: SQLCompiler,  # noqa: ARG001 - the signature is SQLAlchemy's
+    **kw: Any,  # noqa: ANN401, ARG001 - the signature is SQLAlchemy's
+) -> str:
+    # A column of type JSON turns text that looks like a number into one there: a
+    # payload 12345678901234567890 would come back as 1.23e19.
+    return "TEXT"
 
 
 class Base(DeclarativeBase):

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, column_property, mapped_column, relationship
 
 from sqla_jobs.clock import UtcDateTime
-from sqla_jobs.models.base import HOT_STORAGE, Base
+from sqla_jobs.models.base import HOT_STORAGE, Base, Payload
 
 
 class JobBody(Base):
@@ -36,8 +36,8 @@ class JobBody(Base):
     __table_args__ = ({"postgresql_with": HOT_STORAGE},)
 
     job_id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
-    input: Mapped[Any] = mapped_column(JSON(none_as_null=False), nullable=False)
-    rerun_input: Mapped[Any | None] = mapped_column(JSON(none_as_null=True))
+    input: Mapped[Any] = mapped_column(Payload(none_as_null=False), nullable=False)
+    rerun_input: Mapped[Any | None] = mapped_column(Payload(none_as_null=True))
     """The newest input of a rerun asked for while the job runs."""
 
 
@@ -49,7 +49,7 @@ class JobOutput(Base):
 
     job_id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
     fence: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    output: Mapped[Any] = mapped_column(JSON(none_as_null=False), nullable=False)
+    output: Mapped[Any] = mapped_column(Payload(none_as_null=False), nullable=False)
 
 
 class Attempt(Base):

@@ -112,6 +112,8 @@ def _place(session: Session) -> tuple[Connection | None, _Stash | None]:
             if not connection.in_transaction():
                 _refuse_ended()
             return connection, None
+    if isinstance(bind, Connection):
+        ledger.expect_jobs(bind)  # To join it the session may begin a savepoint.
     if joined.over:
         _refuse_ended()
     if joined.preparing:

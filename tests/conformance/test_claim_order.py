@@ -245,6 +245,7 @@ def test_small_inputs_come_with_the_claim_and_large_ones_are_fetched(fleet, engi
 # --- visibility ----------------------------------------------------------------------
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_late_commit_is_claimed_though_others_went_ahead(fleet, engine):
     """T17: there is no cursor that could have passed it."""
     worker = fleet.start()
@@ -262,6 +263,7 @@ def test_a_late_commit_is_claimed_though_others_went_ahead(fleet, engine):
     slow.close()
 
 
+@pytest.mark.needs("skip_locked")
 def test_an_open_duplicate_does_not_hide_the_original(fleet, engine):
     """T21: a duplicate locks nothing of the row that it meets."""
     others = sessionmaker(engine, class_=JobSession)

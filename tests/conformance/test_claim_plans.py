@@ -24,6 +24,7 @@ from tests.support.stock import GONE, LIVE, ORPHANS, QUEUE, RUNNING
 
 pytestmark = [
     pytest.mark.conformance,
+    pytest.mark.needs("server"),
     pytest.mark.covers("T13", "T16"),
     pytest.mark.timeout(300),
 ]

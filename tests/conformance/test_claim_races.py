@@ -15,7 +15,7 @@ from tests.support.fleet import Fleet
 from tests.support.gates import BEFORE_CLAIM_LOCKS, gate, stopped
 from tests.support.rows import add_job
 
-pytestmark = pytest.mark.conformance
+pytestmark = [pytest.mark.conformance, pytest.mark.needs("skip_locked")]
 
 jobs = Jobs()
 index = jobs.declare(

@@ -171,6 +171,7 @@ def test_a_test_suite_that_rolls_everything_back_sees_its_jobs_and_leaves_none(
     assert keys(second_engine) == []
 
 
+@pytest.mark.needs("late_savepoints")
 def test_a_session_inside_a_savepoint_of_the_connection(engine, second_engine):
     with engine.connect() as connection, connection.begin():
         nested = connection.begin_nested()

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.orm import Session as PlainSession
 
 from sqla_jobs import JobSession, enqueue, write_jobs
+from sqla_jobs.dialects import dialect_named
 from sqla_jobs.exc import DuplicateJobError, NotWrittenError
 from tests.support.enqueuing import Work, keys, nothing_lasts, orders, work
 from tests.support.failing import FAILURES, KEY
@@ -29,18 +30,26 @@ def pool_of_one(make_engine):
     return make_engine(pool_size=1, max_overflow=0)
 
 
+@contextlib.contextmanager
+def made(name, second_engine):
+    kind = FAILURES[name]
+    if kind.by_server and not dialect_named(second_engine.dialect).skip_locked:
+        pytest.skip("needs a server that fails in this way")
+    failure = kind(second_engine)
+    with failure.prepared():
+        yield failure
+
+
 @pytest.fixture(params=FAILURES)
 def failure(request, second_engine):
-    failure = FAILURES[request.param](second_engine)
-    with failure.prepared():
+    with made(request.param, second_engine) as failure:
         yield failure
 
 
 @pytest.fixture
 def survivor(request, second_engine):
     """A failure that leaves the connection alive."""
-    failure = FAILURES[request.param](second_engine)
-    with failure.prepared():
+    with made(request.param, second_engine) as failure:
         yield failure
 
 
@@ -233,6 +242,7 @@ def test_a_write_that_fails_at_release_takes_its_savepoint_only(
     assert set(keys(second_engine)) - {KEY} == {"before"}
 
 
+@pytest.mark.needs("server")
 def test_a_connection_lost_at_release_fails_the_commit(pool_of_one, second_engine):
     failure = FAILURES["terminated"](second_engine)
     with nothing_lasts(pool_of_one, second_engine):
@@ -256,6 +266,7 @@ def two_phase(second_engine):
             pytest.skip("max_prepared_transactions is 0 on this server")
 
 
+@pytest.mark.needs("two_phase")
 def test_a_write_that_fails_at_prepare_leaves_nothing(
     pool_of_one, second_engine, failure, two_phase
 ):
@@ -268,6 +279,7 @@ def test_a_write_that_fails_at_prepare_leaves_nothing(
     assert prepared(second_engine) == []
 
 
+@pytest.mark.needs("two_phase")
 def test_a_connections_write_that_fails_at_prepare_leaves_nothing(
     pool_of_one, second_engine, failure, two_phase
 ):
@@ -281,6 +293,7 @@ def test_a_connections_write_that_fails_at_prepare_leaves_nothing(
     assert prepared(second_engine) == []
 
 
+@pytest.mark.needs("two_phase")
 def test_a_commit_without_prepare_is_guarded_as_well(
     pool_of_one, second_engine, failure
 ):
@@ -334,6 +347,7 @@ def test_a_refusal_of_write_jobs_leaves_the_transaction_usable(
     assert orders(second_engine) == [1]
 
 
+@pytest.mark.needs("aborts")
 @pytest.mark.parametrize("early", ["write_jobs", "savepoint"])
 @pytest.mark.parametrize("kind", ["session", "connection", "twophase"])
 def test_a_swallowed_error_of_the_app_cannot_lose_written_jobs_silently(

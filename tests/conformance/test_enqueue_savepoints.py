@@ -208,6 +208,7 @@ def test_only_the_handles_of_the_savepoint_from_before_are_unwritten(
     assert keys(second_engine) == ["first"]
 
 
+@pytest.mark.needs("aborts")
 def test_a_savepoint_that_fails_to_open_does_not_confuse_the_others(
     engine, second_engine
 ):

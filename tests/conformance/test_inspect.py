@@ -414,6 +414,7 @@ MANY = text(
 )
 
 
+@pytest.mark.needs("server")
 def test_counts_are_bounded_and_a_zero_is_a_zero(session):
     """A queue is not hidden behind ten thousand dead letters of another."""
     for queue, state, count in (
@@ -472,6 +473,7 @@ LOOKS: list[Callable[[Session], object]] = [
 ]
 
 
+@pytest.mark.needs("skip_locked")
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_look_waits_for_nobody_and_works_read_only(engine, second_engine, look):
     """As on a replica: no lock, no temporary table, no write."""
@@ -499,6 +501,7 @@ def test_every_result_is_json(session, look):
         assert json.loads(json.dumps(each.as_dict())) == each.as_dict()
 
 
+@pytest.mark.needs("server")
 def test_no_look_reads_a_whole_table_of_jobs(engine, session):
     """With a long history and a backlog, each statement goes through an index."""
     for state, count in (("succeeded", 40_000), ("ready", 5_000), ("dead", 50)):

@@ -18,7 +18,11 @@ from tests.support.fleet import Fleet
 from tests.support.gates import AFTER_RESCUE_LOCKS, BEFORE_RESCUE_LOCKS, gate, stopped
 from tests.support.rows import add_job
 
-pytestmark = [pytest.mark.conformance, pytest.mark.covers("T01")]
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.needs("skip_locked"),
+    pytest.mark.covers("T01"),
+]
 
 AT_ONCE = timedelta(0)
 

@@ -18,7 +18,7 @@ from tests.support.rows import NOW, add_job
 pytestmark = pytest.mark.conformance
 
 SECOND = timedelta(seconds=1)
-TICK = timedelta(microseconds=1)
+TICK = timedelta(milliseconds=1)
 
 
 @pytest.fixture(autouse=True)

@@ -149,6 +149,7 @@ def test_what_is_too_young_is_not_even_looked_at(session):
     assert (pruned.count, pruned.next) == (0, None)
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_job_that_somebody_holds_is_left_and_not_waited_for(engine, second_engine):
     with Session(engine) as setup, setup.begin():
         held = finished(setup, "dead", 100 * DAY)
@@ -191,6 +192,7 @@ MANY = text(
 )
 
 
+@pytest.mark.needs("server")
 @pytest.mark.covers("T13")
 @pytest.mark.parametrize("analysed", [False, True])
 def test_a_page_of_a_long_history_is_read_through_an_index(engine, session, analysed):

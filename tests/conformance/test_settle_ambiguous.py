@@ -21,7 +21,11 @@ from tests.support.rows import add_job
 from tests.support.shop import Effect
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.conformance, pytest.mark.covers("T09", "C107")]
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.needs("server"),
+    pytest.mark.covers("T09", "C107"),
+]
 
 NOT_YET = timedelta(hours=1)
 AT_ONCE = timedelta(0)

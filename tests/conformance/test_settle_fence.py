@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, event, select, text
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sqla_jobs import NO_TENANT, Jobs, JobSession, clock
 from sqla_jobs.exc import LeaseLostError
-from sqla_jobs.models import JobOutput
+from sqla_jobs.models import Job, JobOutput
 from sqla_jobs.queue.claim import Claim
 from sqla_jobs.queue.control import cancel_job, retry_job
 from sqla_jobs.queue.fence import AttemptGuard, guard
@@ -70,7 +71,7 @@ def row(fleet: Fleet, job_id: str) -> tuple[object, ...]:
     """Return everything there is about a job."""
     with fleet.engine.connect() as connection:
         job = connection.execute(
-            text("select * from sqla_job where id = cast(:id as uuid)"), {"id": job_id}
+            select(Job.__table__).where(Job.id == UUID(str(job_id)))
         ).one()
         output = connection.execute(select(JobOutput.output)).all()
     history = [(a.fence, a.outcome, a.error) for a in fleet.attempts(job_id)]
@@ -294,6 +295,7 @@ def test_a_completing_commit_honours_a_rerun_that_came_meanwhile(fleet, engine):
     assert fleet.history(claimed.id) == [(1, "succeeded")]
 
 
+@pytest.mark.needs("server")
 @pytest.mark.parametrize("completing", [False, True])
 def test_a_transaction_that_holds_its_job_may_idle_for_seconds_only(
     running, completing
@@ -333,6 +335,7 @@ def hold(engine: Engine, job_id: str) -> Session:
     return session
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_row_that_somebody_holds_does_not_stop_its_batch(fleet, second_engine):
     with fleet.engine.begin() as connection:
         for _ in range(3):
@@ -352,6 +355,7 @@ def test_a_row_that_somebody_holds_does_not_stop_its_batch(fleet, second_engine)
     assert fleet.was_settled(worker, held) is Verdict.ACCEPTED
 
 
+@pytest.mark.needs("skip_locked")
 def test_settle_alone_waits_for_a_cancel_and_honours_it(fleet, second_engine):
     with fleet.engine.begin() as connection:
         job_id = add_job(connection)
@@ -372,6 +376,7 @@ def test_settle_alone_waits_for_a_cancel_and_honours_it(fleet, second_engine):
     assert fleet.job(job_id).state == "cancelled"
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_settle_sees_a_cancel_that_commits_inside_its_statement(fleet, second_engine):
     with fleet.engine.begin() as connection:
         job_id = add_job(connection)
@@ -390,6 +395,7 @@ def test_a_settle_sees_a_cancel_that_commits_inside_its_statement(fleet, second_
     assert fleet.job(job_id).state == "cancelled"
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_settle_runs_the_newest_input_of_a_rerun_that_commits_inside_it(
     fleet, engine, second_engine
 ):

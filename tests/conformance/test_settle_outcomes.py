@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, func, select, text
@@ -79,7 +80,7 @@ def add(engine: Engine, **values: object) -> str:
 def payloads(engine: Engine, claimed: Claim) -> tuple[object, object]:
     """Return input and output of a job."""
     with Session(engine) as session:
-        job = select(Job.input, Job.output).where(Job.id == claimed.id)
+        job = select(Job.input, Job.output).where(Job.id == UUID(claimed.id))
         return tuple(session.execute(job).one())
 
 

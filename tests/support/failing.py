@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sqla_jobs import OnDuplicate, enqueue
+from sqla_jobs.dialects import dialect_named
 from sqla_jobs.exc import DuplicateJobError
 from tests.support.enqueuing import Work, work
 from tests.support.rows import add_job
@@ -28,9 +29,11 @@ class Failure:
     for_good: ClassVar[bool] = False
     """Changes the tables: no transaction may have used them yet, and none can again."""
 
+    by_server: ClassVar[bool] = False
+    """Only a server fails in this way."""
+
     def __init__(self, elsewhere: Engine) -> None:
         self.elsewhere = elsewhere
-        self.pid = 0
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
@@ -39,7 +42,6 @@ class Failure:
 
     def begun(self, connection: Connection) -> None:
         """Look at the transaction that will fail."""
-        self.pid = connection.scalar(text("SELECT pg_backend_pid()")) or 0
 
     def strike(self) -> None:
         """Make the write fail from here on; nothing is written yet."""
@@ -78,6 +80,7 @@ class ColumnGone(Failure):
     """The insert names a column that does not exist."""
 
     for_good = True
+    by_server = True
 
     def strike(self) -> None:
         """Take the column away."""
@@ -89,15 +92,32 @@ class Checked(Failure):
 
     for_good = True
 
+    @contextlib.contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Add it before the transaction begins, where nobody can while it goes on."""
+        if not self._server:
+            self._elsewhere(
+                "CREATE TRIGGER never BEFORE INSERT ON sqla_job"
+                f" WHEN new.key = '{KEY}' BEGIN SELECT raise(ABORT, 'never'); END"
+            )
+        yield
+
     def strike(self) -> None:
-        """Add the constraint."""
-        self._elsewhere(
-            f"ALTER TABLE sqla_job ADD CONSTRAINT never CHECK (key <> '{KEY}')"
-        )
+        """Add it now, where others can."""
+        if self._server:
+            self._elsewhere(
+                f"ALTER TABLE sqla_job ADD CONSTRAINT never CHECK (key <> '{KEY}')"
+            )
+
+    @property
+    def _server(self) -> bool:
+        return dialect_named(self.elsewhere.dialect).skip_locked
 
 
 class TimedOut(Failure):
     """The key is held by another transaction for longer than the statement may take."""
+
+    by_server = True
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
@@ -109,7 +129,6 @@ class TimedOut(Failure):
 
     def begun(self, connection: Connection) -> None:
         """Bound the statements of this transaction."""
-        super().begun(connection)
         connection.execute(text("SET LOCAL statement_timeout = '200ms'"))
 
 
@@ -117,6 +136,12 @@ class Terminated(Failure):
     """The server ends the connection."""
 
     loses_connection = True
+    by_server = True
+    pid = 0
+
+    def begun(self, connection: Connection) -> None:
+        """Note whom the server is to end."""
+        self.pid = connection.scalar(text("SELECT pg_backend_pid()")) or 0
 
     def strike(self) -> None:
         """End it, and wait until it is gone."""

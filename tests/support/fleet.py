@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import TypeAlias
 from uuid import UUID, uuid4
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from sqla_jobs.models import Attempt, Job
+from sqla_jobs import clock
+from sqla_jobs.dialects import dialect_named
+from sqla_jobs.models import Attempt, Job, WorkerRow
 from sqla_jobs.queue.claim import Claim, claim, next_due
 from sqla_jobs.queue.fence import AttemptGuard
 from sqla_jobs.queue.outcome import Outcome, Settlement
@@ -124,9 +126,28 @@ class Fleet:
         delay: timedelta = DELAY,
         limit: int = 500,
     ) -> list[Rescued]:
-        """Sweep once."""
+        """Sweep once; twice, and some time apart, where a rescue takes two looks."""
         with Session(self.autocommit) as session:
+            if not dialect_named(self.engine.dialect).skip_locked:
+                found = rescue(session, grace=grace, delay=delay, limit=limit)
+                if found:
+                    return found
+                self.let_suspicion_age()
             return rescue(session, grace=grace, delay=delay, limit=limit)
+
+    def look(self, *, grace: timedelta = GRACE) -> list[Rescued]:
+        """Take one look, as a rescuer does that has just woken up."""
+        with Session(self.autocommit) as session:
+            return rescue(session, grace=grace, delay=DELAY)
+
+    def let_suspicion_age(self) -> None:
+        """Make every suspicion as old as if its first look were a minute ago."""
+        with Session(self.autocommit) as session:
+            session.execute(
+                update(WorkerRow)
+                .where(WorkerRow.suspect_at.is_not(None))
+                .values(suspect_at=clock.shifted(-timedelta(minutes=1)))
+            )
 
     def guard(self, worker_id: str, claimed: Claim) -> AttemptGuard:
         """Make the guard of the session of attempt *claimed*."""

@@ -171,11 +171,13 @@ class SQLiteDialect(QueueDialect):
     ) -> float | None:
         """Return the seconds until the next job of *queues* is due."""
         names = json.dumps(list(unknown))
-        dues = [
-            run(connection, claim_sql.NEXT_DUE, queue=queue, unknown=names).scalar_one()
-            for queue in queues
-        ]
-        return min((due for due in dues if due is not None), default=None)
+        waits = []
+        for queue in queues:
+            row = run(connection, claim_sql.NEXT_DUE, queue=queue, unknown=names).one()
+            if row[0] is not None:
+                wait = instant_of(row[0]) - instant_of(row[1])
+                waits.append(wait.total_seconds())
+        return min(waits, default=None)
 
     # --- settle ----------------------------------------------------------------------
 

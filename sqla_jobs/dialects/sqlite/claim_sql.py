@@ -44,7 +44,7 @@ select job_id, input from {body} where job_id in (select value from json_each(:i
 """
 
 NEXT_DUE: Final = (
-    "select (julianday(min(run_at)) - julianday({now})) * 86400.0 from ("
+    "select min(run_at), {now} from ("
     + " union all ".join(
         f"""
 select * from (

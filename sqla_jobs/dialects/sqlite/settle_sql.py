@@ -96,6 +96,9 @@ _GONE: Final = """(w.id is null
                                     -:suspicion || ' seconds'))"""
 _LATE: Final = """r.deadline_at < strftime('%Y-%m-%d %H:%M:%f000', {now},
                                             -:grace || ' seconds')"""
+# An owner whose lease is over may stand in line with the attempt's outcome in hand.
+_BEATS: Final = """w.lease_until > strftime('%Y-%m-%d %H:%M:%f000', {now},
+                                             -:grace || ' seconds')"""
 
 PICK: Final = f"""
 select r.id, r.fence, r.worker_id, r.attempt, r.attempted_at, r.name, r.queue,
@@ -104,9 +107,11 @@ select r.id, r.fence, r.worker_id, r.attempt, r.attempted_at, r.name, r.queue,
             else 'cancelled' end
   from {{job}} r left join {{worker}} w on w.id = r.worker_id
  where r.state = 'running'
-   and ({_GONE} or {_LATE}
-        or r.cancel_requested_at < strftime('%Y-%m-%d %H:%M:%f000', {{now}},
-                                            -:grace || ' seconds'))
+   and ({_GONE}
+        or {_BEATS}
+       and ({_LATE}
+            or r.cancel_requested_at < strftime('%Y-%m-%d %H:%M:%f000', {{now}},
+                                                -:grace || ' seconds')))
  limit :limit
 """
 
