@@ -437,6 +437,21 @@ class WorkerConfigError(JobsError):
         super().__init__(f"{reason}: {remedy}.")
 
 
+class WorkerStuckError(JobsError):
+    """Too many threads of a worker are held by attempts that were given up."""
+
+    code = "worker-stuck"
+
+    def __init__(self, stuck: int) -> None:
+        """Tell that *stuck* attempts never came back after their timeout."""
+        self.stuck = stuck
+        super().__init__(
+            f"{stuck} attempts were given up and their handlers have not come back, so "
+            f"this process was stopped: start it again (a supervisor does), and give "
+            f"what those handlers wait for a timeout of its own."
+        )
+
+
 class RunRefusedError(JobsError):
     """A job cannot be run inline in the way that :mod:`sqla_jobs.testing` was asked."""
 

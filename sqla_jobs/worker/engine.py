@@ -57,7 +57,13 @@ READ_ONLY = "25006"
 class Parts:
     """Everything one start of a worker consists of; made anew for each start."""
 
-    def __init__(self, config: Config, outdated: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        outdated: Callable[[str], None],
+        too_many_stuck: Callable[[int], None],
+    ) -> None:
         self.config = config
         self.stats = Stats()
         self.attempts = Attempts()
@@ -91,15 +97,7 @@ class Parts:
             around=config.jobs.around,
             size=config.concurrency,
         )
-        self.heartbeat = Heartbeat(
-            self._door(),
-            self.attempts,
-            self.executor,
-            self.backends,
-            queues=config.queues,
-            ttl=config.lease_ttl,
-            outdated=outdated,
-        )
+        self.heartbeat = self._make_heartbeat(outdated)
         self.listener = Listener(self._engine(), config.queues, self._look)
         self.claimer = self._make_claimer()
         self.heartbeat.claimer = self.claimer
@@ -110,9 +108,21 @@ class Parts:
             self._engine(),
             lease=self.heartbeat.current,
             fence=self.heartbeat.fence,
+            too_many_stuck=too_many_stuck,
         )
         self.rescuer = Rescuer(self._door(), config.jobs, self.stats, freed=self._look)
         self.janitor = Janitor(self._door(), config.jobs, self.stats)
+
+    def _make_heartbeat(self, outdated: Callable[[str], None]) -> Heartbeat:
+        return Heartbeat(
+            self._door(),
+            self.attempts,
+            self.executor,
+            self.backends,
+            queues=self.config.queues,
+            ttl=self.config.lease_ttl,
+            outdated=outdated,
+        )
 
     def _make_claimer(self) -> Claimer:
         return Claimer(

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from sqla_jobs.worker.room import Room
 
 TICK: Final = 0.25
+STUCK_FOR: Final = 30.0
+"""Seconds after which an abandoned attempt counts as one that never comes back."""
+FEWEST_STUCK: Final = 5
 STUBBORN: Final = 1.0
 """Seconds that a cancelled async handler is given before its connections are ended."""
 
@@ -44,6 +47,7 @@ class Watchdog(Service):
         *,
         lease: Callable[[], Lease | None],
         fence: Callable[[Lease], None],
+        too_many_stuck: Callable[[int], None],
     ) -> None:
         super().__init__()
         self._attempts = attempts
@@ -52,6 +56,9 @@ class Watchdog(Service):
         self._engine = engine
         self._lease = lease
         self._fence = fence
+        self._too_many_stuck = too_many_stuck
+        # Each was replaced, so this many doubles the worker's threads.
+        self._most_stuck = max(sum(r.limit for r in self._rooms), FEWEST_STUCK)
         self._ended: set[Attempt] = set()
         self._reported = 0
 
@@ -121,3 +128,6 @@ class Watchdog(Service):
                 ", ".join(names),
             )
         self._reported = len(stuck)
+        for_good = len(self._attempts.stuck(longer_than=STUCK_FOR))
+        if for_good >= self._most_stuck:
+            self._too_many_stuck(for_good)

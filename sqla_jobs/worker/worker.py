@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Self
 
+from sqla_jobs.exc import WorkerStuckError
 from sqla_jobs.worker.config import Config
 from sqla_jobs.worker.engine import Parts
 from sqla_jobs.worker.service import logger
@@ -77,6 +78,8 @@ class Worker:
         self._parts: Parts | None = None
         self._last = Stats()
         self._hurries = 0
+        self._running = False
+        self._failure: WorkerStuckError | None = None
         # Reentrant, so a signal handler may put into it whatever the thread does.
         self._requests: SimpleQueue[str] = SimpleQueue()
 
@@ -115,15 +118,21 @@ class Worker:
 
         In the main thread the signals are handled here: the first one stops gracefully,
         each further one skips a phase of the shutdown. In other threads signals are the
-        application's business.
+        application's business. Raises :exc:`.WorkerStuckError`, after the stop, when
+        too many handlers never come back: the process must be replaced then.
         """
         with self._signals():
+            self._failure = None
             self.start()
             watch_supervisor(lambda: self.request_stop("the supervisor is gone"))
+            self._running = True
             try:
                 logger.info("stopping: %s", self._requests.get())
             finally:
+                self._running = False
                 self.stop()
+        if self._failure is not None:
+            raise self._failure
 
     def request_stop(self, reason: str = "asked by the program") -> None:
         """Let :meth:`run` stop, or the stop that is on its way skip a phase.
@@ -176,7 +185,11 @@ class Worker:
         with self._lock:
             if self._parts is not None:
                 return
-            parts = Parts(self._config, self._outdated)
+            parts = Parts(
+                self._config,
+                outdated=self._outdated,
+                too_many_stuck=self._replace_process,
+            )
             try:
                 parts.open(loop)
             except BaseException:
@@ -192,6 +205,15 @@ class Worker:
         if parts is not None:
             parts.claimer.stop(0)
         self.request_stop(reason)
+
+    def _replace_process(self, stuck: int) -> None:
+        """End :meth:`run`, so that the process is replaced; elsewhere only say it."""
+        if self._failure is not None:
+            return
+        self._failure = WorkerStuckError(stuck)
+        logger.error("%s", self._failure)
+        if self._running:
+            self.request_stop("too many attempts are stuck")
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

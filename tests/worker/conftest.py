@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -86,6 +87,11 @@ class Queue:
         return [attempt.outcome for attempt in self.attempts(job_id)]
 
 
+def _handlers() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("sqla-jobs-handler")]
+
+
 @pytest.fixture
 def queue(engine: Engine, env: Mapping[str, str], monkeypatch) -> Iterator[Queue]:
     """The queue of the test's database; jobs of the app find it as well."""
@@ -93,6 +99,8 @@ def queue(engine: Engine, env: Mapping[str, str], monkeypatch) -> Iterator[Queue
         monkeypatch.setenv(name, value)
     app.side.cache_clear()
     yield Queue(engine)
+    # A handler that was given up may still be on its way back.
+    wait_until(lambda: not _handlers(), what="handlers back")
     if app.side.cache_info().currsize:
         app.side().dispose()
     app.side.cache_clear()

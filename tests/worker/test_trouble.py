@@ -12,11 +12,15 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from sqla_jobs import Jobs, Retry
-from sqla_jobs.exc import DatabaseUnavailableError, SchemaVersionError
+from sqla_jobs.exc import (
+    DatabaseUnavailableError,
+    SchemaVersionError,
+    WorkerStuckError,
+)
 from sqla_jobs.models import Attempt
 from sqla_jobs.queue.claim import claim, next_due
 from sqla_jobs.queue.settle import settle
-from sqla_jobs.worker import claimer, settler
+from sqla_jobs.worker import claimer, settler, watchdog
 from sqla_jobs.worker.errors import MAX_BYTES
 from sqla_jobs.worker.listener import Listener
 from tests.support.waiting import wait_until
@@ -218,6 +222,30 @@ def test_a_look_that_failed_is_made_up_for_without_any_hint(queue, start, monkey
     wait_until(lambda: len(failed) == 2)
     queue.add(app.visit, "a")
     queue.wait_for_visits(1, timeout=3.0)
+
+
+def test_a_process_with_too_many_stuck_threads_ends_to_be_replaced(
+    queue, start, monkeypatch
+):
+    """Until then each is replaced, so that its queue keeps its room."""
+    monkeypatch.setattr(watchdog, "STUCK_FOR", 1.0)
+    worker = start(queues={"default": 5})
+    worker.stop()
+    raised = []
+
+    def run():
+        try:
+            worker.run()
+        except WorkerStuckError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    queue.add(app.slow, *[f"{n}" for n in range(5)])
+    thread.join(30.0)
+    assert not thread.is_alive()
+    assert raised[0].stuck >= 5
+    queue.go()
 
 
 def test_missing_tables_are_refused_at_start(start, empty_url, monkeypatch):
