@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import undefer
 
 from sqla_jobs.declare import shapes
@@ -77,33 +77,38 @@ class _Search:
         _refuse_unknown(spec, subset)
         self._spec = spec
         self._subset = subset
+        self._session = session
         write_jobs(session)
-        query = select(Job).options(undefer(Job.input)).order_by(Job.id)
+        query = select(Job).where(Job.name == spec.name).order_by(Job.id)
         # The rows as they are now: the session may hold some from before a drain.
         fresh = query.execution_options(populate_existing=True)
-        self._jobs = session.scalars(fresh).all()
-        self._same = [each for each in self._jobs if each.name == spec.name]
+        self._same = session.scalars(fresh.options(undefer(Job.input))).all()
         self.matching = [each for each in self._same if not self._differing(each)]
 
     def nothing(self) -> str:
         """Say that none matches, and what there is."""
         text = f"no job {self._wanted()} is enqueued"
-        if not self._jobs:
-            return (
-                f"{text}: nothing is. (Jobs of another session are seen once it has "
-                "committed.)"
-            )
-        if not self._same:
-            return f"{text}; these are:{self._listed(self._jobs)}"
-        others = len(self._jobs) - len(self._same)
-        more = f"\nand {others} of other names" if others else ""
-        return f"{text}; of that name are:{self._listed(self._same)}{more}"
+        of_others = Job.name != self._spec.name
+        count = select(func.count()).select_from(Job).where(of_others)
+        others = self._session.scalars(count).one()
+        if self._same:
+            more = f"\nand {others} of other names" if others else ""
+            listed = self._listed(self._same, len(self._same))
+            return f"{text}; of that name are:{listed}{more}"
+        if others:
+            newest = select(Job).where(of_others).order_by(Job.id.desc()).limit(SHOWN)
+            jobs = self._session.scalars(newest).all()
+            return f"{text}; these are:{self._listed(jobs[::-1], others)}"
+        return (
+            f"{text}: nothing is. (Jobs of another session are seen once it has "
+            "committed.)"
+        )
 
     def something(self) -> str:
         """Say which match."""
         return (
             f"{len(self.matching)} of {self._wanted()} should not be enqueued:"
-            f"{self._listed(self.matching)}"
+            f"{self._listed(self.matching, len(self.matching))}"
         )
 
     def _wanted(self) -> str:
@@ -132,10 +137,11 @@ class _Search:
             if _field(value, name) != wanted
         ]
 
-    def _listed(self, jobs: Sequence[Job]) -> str:
+    def _listed(self, jobs: Sequence[Job], count: int) -> str:
+        """Show the newest of *jobs*, which are *count* in all, one on each line."""
         lines = [self._line(each) for each in jobs[-SHOWN:]]
-        if len(jobs) > SHOWN:
-            lines.insert(0, f"... {len(jobs) - SHOWN} older ones")
+        if count > SHOWN:
+            lines.insert(0, f"... {count - SHOWN} older ones")
         return "".join(f"\n  {line}" for line in lines)
 
     def _line(self, job: Job) -> str:

@@ -152,6 +152,10 @@ def test_a_long_list_and_a_long_input_are_cut(factory):
         assert "... 5 older ones" in told
         assert max(len(line) for line in told.splitlines()) < 1000
         assert len(told.splitlines()) == 22
+        told = refusal(assert_enqueued, session, mail)
+        assert "... 5 older ones" in told
+        assert len(told.splitlines()) == 22
+        assert "key='24-x" in told
 
 
 def test_a_plain_session_and_the_function_enqueue_are_seen_too(engine):
