@@ -33,7 +33,7 @@ from sqla_jobs.worker.errors import is_connection_loss, sqlstate
 from sqla_jobs.worker.executor import Executor
 from sqla_jobs.worker.heartbeat import Heartbeat
 from sqla_jobs.worker.lifespan import Resources
-from sqla_jobs.worker.listener import Listener
+from sqla_jobs.worker.lookout import listener_on
 from sqla_jobs.worker.rescuer import Janitor, Rescuer
 from sqla_jobs.worker.room import Room
 from sqla_jobs.worker.service import Service, logger
@@ -98,7 +98,7 @@ class Parts:
             size=config.concurrency,
         )
         self.heartbeat = self._make_heartbeat(outdated)
-        self.listener = Listener(self._engine(), config.queues, self._look)
+        self.listener = listener_on(self._engine(), config.queues, self._look)
         self.claimer = self._make_claimer()
         self.heartbeat.claimer = self.claimer
         self.watchdog = Watchdog(
