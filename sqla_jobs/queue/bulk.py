@@ -104,5 +104,5 @@ def _change(
             return discard_rows(connection, ids)
         case Change.RETRY:
             queues = retry_rows(connection, ids)
-            ledger.ledger_of(connection).wake.update(queues.values())
+            ledger.ledger_of(connection).wakes(connection).update(queues.values())
             return queues

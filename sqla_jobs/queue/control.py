@@ -254,7 +254,7 @@ def resume_queue(session: AnySession, name: str) -> bool:
     )
     if resumed.rowcount == 0:
         return False
-    ledger.ledger_of(connection).wake.add(name)
+    ledger.ledger_of(connection).wakes(connection).add(name)
     return True
 
 

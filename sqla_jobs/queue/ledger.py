@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, event
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, ExceptionContext
 
     from sqla_jobs.queue.pending import Enqueued, PendingJob
+
+T = TypeVar("T")
 
 
 class Fence(Protocol):
@@ -84,6 +86,7 @@ class Ledger:
     """Everything that one Connection's transaction still has to write."""
 
     __slots__ = (
+        "_wakes",
         "_written",
         "actions",
         "carries",
@@ -92,7 +95,6 @@ class Ledger:
         "fence",
         "fenced_at",
         "jobs",
-        "wake",
     )
 
     def __init__(self) -> None:
@@ -107,10 +109,10 @@ class Ledger:
         self.fenced_at = 0
         self.doomed: BaseException | None = None
         self.committing = False
-        self.wake: set[str] = set()
-        # Handles written so far, by the number of savepoints that were open then: a
-        # ROLLBACK TO unwrites them.
+        # Handles written so far and queues to wake for them, by the number of
+        # savepoints that were open then: a ROLLBACK TO takes both back.
         self._written: defaultdict[int, list[Enqueued]] = defaultdict(list)
+        self._wakes: defaultdict[int, set[str]] = defaultdict(set)
 
     def flush(self, connection: Connection) -> None:
         """Write what is pending, in the order of locks: actions by id, then jobs."""
@@ -119,19 +121,19 @@ class Ledger:
         if not (actions or jobs):
             return
         refused: list[JobsError] = []
+        wakes = self.wakes(connection)
         try:
             take_turn(connection)
             for action in sorted(actions, key=lambda action: action.job_id):
                 try:
-                    self.wake |= action(connection)
+                    wakes |= action(connection)
                 except JobsError as error:
                     # The transaction is usable, so all others are written first.
                     refused.append(error)
             if jobs:
-                depth = sum(1 for _ in _open_savepoints(connection))
-                self._written[depth].extend(job.handle for job in jobs)
+                self._written[_depth_now(connection)].extend(j.handle for j in jobs)
                 try:
-                    write(connection, jobs, self.wake)
+                    write(connection, jobs, wakes)
                 except DuplicateJobError as error:
                     refused.append(error)
         except BaseException as error:
@@ -164,12 +166,12 @@ class Ledger:
             fence.hold(connection)
         self.flush(connection)
         if fence is not None and fence.completing:
-            self.wake |= fence.settle(connection)
+            self.wakes(connection).update(fence.settle(connection))
 
     def fence_by(self, fence: Fence, connection: Connection) -> None:
         """Let *fence* judge the end of what a session has just begun on *connection*."""
         self.fence, self.carries = fence, True
-        self.fenced_at = sum(1 for _ in _open_savepoints(connection))
+        self.fenced_at = _depth_now(connection)
 
     def begin_savepoint(self, connection: Connection) -> None:
         """Write what is pending before the savepoint; it belongs to what is outside."""
@@ -192,8 +194,10 @@ class Ledger:
             self.fence = None
         else:
             self.flush(connection)
-        for handles in self._written_since(depth):
+        for handles in _since(self._written, depth):
             self._written[depth - 1].extend(handles)
+        for wakes in _since(self._wakes, depth):
+            self._wakes[depth - 1] |= wakes
 
     def roll_back_savepoint(self, depth: int) -> None:
         """Forget what was enqueued or written in savepoint number *depth*."""
@@ -201,9 +205,10 @@ class Ledger:
         self.doomed = None
         if self.fenced_at > 0 and depth <= self.fenced_at:
             self.fence = None
-        for handles in self._written_since(depth):
+        for handles in _since(self._written, depth):
             for handle in handles:
                 handle.unwritten()
+        _since(self._wakes, depth)
 
     def roll_back(self) -> None:
         """Forget everything: the transaction is gone."""
@@ -213,15 +218,25 @@ class Ledger:
     def ended(self) -> None:
         """Start over after a transaction ended."""
         self._written.clear()
+        self._wakes.clear()
         self.doomed, self.committing = None, False
-        self.wake = set()
 
-    def _written_since(self, depth: int) -> list[list[Enqueued]]:
-        return [self._written.pop(d) for d in sorted(self._written) if d >= depth]
+    def wakes(self, connection: Connection) -> set[str]:
+        """Return the set of queues to wake if what is written now is committed."""
+        return self._wakes[_depth_now(connection)]
+
+    def to_wake(self) -> set[str]:
+        """Return all queues that the commit of this transaction shall wake."""
+        return set[str]().union(*self._wakes.values())
 
     def _forget_pending(self) -> None:
         self.jobs.clear()
         self.actions.clear()
+
+
+def _since(levels: dict[int, T], depth: int) -> list[T]:
+    """Take away what belongs to savepoint number *depth* and those inside it."""
+    return [levels.pop(level) for level in sorted(levels) if level >= depth]
 
 
 _ledgers: WeakKeyDictionary[Connection, Ledger] = WeakKeyDictionary()
@@ -276,7 +291,7 @@ def _write_late(connection: Connection, ledger: Ledger) -> None:
         # next statement, so this is the last moment.
         with _guard(connection, ledger):
             ledger.flush(connection)
-            wakeup.committing(connection, ledger.wake)
+            wakeup.committing(connection, ledger.to_wake())
 
 
 @contextmanager
@@ -309,7 +324,7 @@ def _on_commit(connection: Connection) -> None:
     ledger = ledger_of(connection)
     with _guard(connection, ledger):
         ledger.before_commit(connection)
-        wakeup.committing(connection, ledger.wake)
+        wakeup.committing(connection, ledger.to_wake())
 
 
 @event.listens_for(Engine, "handle_error")
@@ -348,11 +363,11 @@ def _on_commit_twophase(
 ) -> None:
     ledger = ledger_of(connection)
     if is_prepared:
-        wakeup.committing(connection, ledger.wake)
+        wakeup.committing(connection, ledger.to_wake())
         return
     try:
         ledger.before_commit(connection)
-        wakeup.committing(connection, ledger.wake)
+        wakeup.committing(connection, ledger.to_wake())
     except BaseException:
         _roll_back_twophase(connection, xid)
         ledger.roll_back()
@@ -421,6 +436,11 @@ def _open_savepoints(connection: Connection) -> Iterator[Any]:
         if nested.is_active:
             yield nested
         nested = nested._previous_nested
+
+
+def _depth_now(connection: Connection) -> int:
+    """Count the savepoints of *connection* that are open."""
+    return sum(1 for _ in _open_savepoints(connection))
 
 
 def _depth(connection: Connection, name: str) -> int:

@@ -202,6 +202,20 @@ def test_what_is_rolled_back_wakes_nobody(Session, hints, engine, way):
     assert "a" not in keys(engine)
 
 
+def test_a_rolled_back_savepoint_wakes_nobody_when_the_rest_commits(
+    Session, hints, engine
+):
+    with Session() as session:
+        session.enqueue(work, Work("a"))
+        nested = session.begin_nested()
+        session.enqueue(other, Work("b"))
+        with session.begin_nested():
+            session.enqueue(other, Work("c"))
+        nested.rollback()
+        session.commit()
+    assert hints.until_quiet(engine) == ["default"]
+
+
 # --- how they are sent -----------------------------------------------------------------
 
 
