@@ -79,10 +79,10 @@ def _refusals(ctx: click.Context) -> Iterator[None]:
     except JobsError as error:
         raise _refused(error, ctx) from error
     except OperationalError as error:
-        unavailable = DatabaseUnavailableError("The database", _first_line(error))
+        unavailable = DatabaseUnavailableError("The database", first_line(error))
         raise _refused(unavailable, ctx) from error
     except DBAPIError as error:
-        message = f"The database refused a statement: {_first_line(error)}"
+        message = f"The database refused a statement: {first_line(error)}"
         as_json = bool(ctx.params.get("as_json"))
         raise Refused(message, "database", as_json=as_json) from error
 
@@ -92,7 +92,8 @@ def _refused(error: JobsError, ctx: click.Context) -> Refused:
     return Refused(str(error), error.code, as_json=as_json)
 
 
-def _first_line(error: DBAPIError) -> str:
+def first_line(error: DBAPIError) -> str:
+    """Return what the database said, on one line."""
     # The driver's own text: SQLAlchemy's adds the statement, which may hold inputs.
     lines = str(error.orig).strip().splitlines()
     return lines[0] if lines else type(error.orig).__name__
@@ -147,12 +148,30 @@ class Place:
 
         What the block writes is committed when it ends without an error.
         """
+        with self._session(self.engine()) as session:
+            yield session
+            session.commit()
+
+    @contextmanager
+    def look(self) -> Iterator[JobSession]:
+        """Open a session that only reads: each statement by itself, no transaction.
+
+        So nobody waits for whoever looks, and on SQLite a look does not take the right
+        to write.
+        """
         engine = self.engine()
+        with self._session(engine.execution_options(isolation_level="AUTOCOMMIT")) as s:
+            yield s
+
+    @contextmanager
+    def _session(self, engine: Engine) -> Iterator[JobSession]:
         try:
             with JobSession(engine) as session:
                 check_schema(session)
+                # The caller's transaction begins with what it does: on SQLite this one
+                # holds the right to write.
+                session.rollback()
                 yield session
-                session.commit()
         finally:
             engine.dispose()
 

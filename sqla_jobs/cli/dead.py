@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
-from sqlalchemy import select
 
 from sqla_jobs import inspect
 from sqla_jobs.cli import json, tables
@@ -15,33 +13,22 @@ from sqla_jobs.cli.command import Verbs, json_option, place_options
 from sqla_jobs.cli.lists import (
     WIDE,
     chosen,
-    each,
     filter_options,
-    ids_argument,
     job_cell,
     job_cells,
     now,
     page_options,
-    tell_next,
+    tell_rest,
 )
-from sqla_jobs.exc import JobNotDiscardableError, JobNotFoundError, JobNotRetryableError
-from sqla_jobs.inspect import JobFilter
-from sqla_jobs.models import Job
-from sqla_jobs.queue.control import discard_job, retry_job
-from sqla_jobs.states import JobState
+from sqla_jobs.cli.steer import steer, steer_options
+from sqla_jobs.inspect.groups import last_line
+from sqla_jobs.queue.changes import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
+    from datetime import datetime
 
     from sqla_jobs.cli.command import Place
-    from sqla_jobs.inspect import DeadLetter
-    from sqla_jobs.session import JobSession
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-BATCH = 100
-ERROR_SHOWN = 200
+    from sqla_jobs.inspect import DeadGroups, DeadLetter, Page
 
 
 @click.group(cls=Verbs)
@@ -50,33 +37,53 @@ def dead() -> None:
 
 
 @dead.command("list")
-@filter_options
+@filter_options("Died")
+@click.option(
+    "--group",
+    is_flag=True,
+    help="One line for all that died of the same thing, the most frequent first.",
+)
 @page_options
 @place_options
 @json_option
 def list_(
     *,
     place: Place,
+    group: bool,
     limit: int,
     after: str | None,
     as_json: bool,
-    **filters: str | None,
+    **filters: object,
 ) -> None:
-    """List dead jobs with their last error, the latest death first."""
-    with place.open() as session:
-        page = inspect.dead_letters(
-            session, filters=chosen(filters), after=after, limit=limit
-        )
+    """List dead jobs with their last error, the latest death first.
+
+    With --group: what they died of. The # in a message stands for what differs.
+    """
+    if group and after is not None:
+        raise click.UsageError("--after goes with a list, not with --group.")
+    with place.look() as session:
+        meant = chosen(session, filters, time="finished")
         seen_at = now(session)
+        found = (
+            inspect.dead_groups(session, filters=meant, limit=limit)
+            if group
+            else inspect.dead_letters(session, filters=meant, after=after, limit=limit)
+        )
     if as_json:
-        json.write(page.as_dict())
-        return
+        json.write(found.as_dict())
+    elif isinstance(found, inspect.DeadGroups):
+        _print_groups(found, seen_at)
+    else:
+        _print_letters(found, seen_at)
+
+
+def _print_letters(page: Page[DeadLetter], seen_at: datetime) -> None:
     wide = tables.is_wide()
     made = tables.table(
         *(("id", *WIDE, "error", "died") if wide else ("dead job", "died"))
     )
     for letter in page.items:
-        said = _summary(letter)
+        said = _summary(letter.error_type, last_line(letter.error))
         error = tables.cell(said, "red")
         ended = letter.finished_at
         died = "-" if ended is None else tables.relative(ended, seen_at)
@@ -86,102 +93,57 @@ def list_(
             below = Text("  ") + error if said else None
             made.add_row(tables.stack(job_cell(letter), below), died)
     tables.show(made, "No dead letters.")
-    tell_next(page)
+    tell_rest(page)
 
 
-def _summary(letter: DeadLetter) -> str:
-    """Return what the last line of the error says, where tracebacks tell what it was."""
-    lines = (letter.error or "").strip().splitlines()
-    last = lines[-1][:ERROR_SHOWN] if lines else ""
-    kind = letter.error_type or ""
+def _print_groups(found: DeadGroups, seen_at: datetime) -> None:
+    made = tables.table("dead", "job and error, one of them", "died")
+    made.columns[0].justify = "right"
+    for group in found.groups:
+        first, last = (
+            tables.relative(at, seen_at) for at in (group.first_at, group.last_at)
+        )
+        made.add_row(
+            tables.count(group.count),
+            tables.stack(
+                tables.cell(group.name),
+                tables.cell(_summary(group.error_type, group.message), "red"),
+                tables.cell(group.sample_id, "dim"),
+            ),
+            tables.stack(
+                tables.cell(last),
+                None if first == last else tables.cell(f"to {first}", "dim"),
+            ),
+        )
+    tables.show(made, "No dead letters.")
+    if found.more:
+        click.echo(
+            f"There are more: {found.looked_at:,} deaths were looked at, the latest"
+            f" ones, and {len(found.groups):,} groups are shown.",
+            err=True,
+        )
+
+
+def _summary(kind: str | None, last: str) -> str:
+    """Return the type of an error with its last line, where tracebacks say it."""
     if not kind or kind in last:
         return last
     return f"{kind}: {last}" if last else kind
 
 
-def _all_option(command: F) -> F:
-    return click.option(
-        "--all", "every", is_flag=True, help="All dead jobs that the options choose."
-    )(command)
-
-
 @dead.command()
-@ids_argument
-@_all_option
-@filter_options
+@filter_options("Died")
+@steer_options
 @place_options
-def retry(
-    *, ids: Sequence[UUID], every: bool, place: Place, **filters: str | None
-) -> None:
+def retry(**options: Any) -> None:  # noqa: ANN401 - click's parameters
     """Run dead jobs again, with their old input."""
-    _steer(
-        retry_job, JobNotRetryableError, "ready", place, _chosen(ids, every, filters)
-    )
+    steer(Change.RETRY, dead=True, **options)
 
 
 @dead.command()
-@ids_argument
-@_all_option
-@filter_options
+@filter_options("Died")
+@steer_options
 @place_options
-def discard(
-    *, ids: Sequence[UUID], every: bool, place: Place, **filters: str | None
-) -> None:
+def discard(**options: Any) -> None:  # noqa: ANN401 - click's parameters
     """Delete dead jobs with all that belongs to them, for good."""
-    wanted = _chosen(ids, every, filters)
-    _steer(discard_job, JobNotDiscardableError, "discarded", place, wanted)
-
-
-def _chosen(
-    ids: Sequence[UUID], every: bool, filters: dict[str, str | None]
-) -> Sequence[UUID] | JobFilter:
-    """Return the ids, or with ``--all`` which jobs they shall be."""
-    if every is bool(ids):
-        raise click.UsageError("Give the ids of dead jobs, or --all.")
-    if ids and any(value is not None for value in filters.values()):
-        raise click.UsageError("Options that choose jobs go with --all, not with ids.")
-    return ids or chosen(filters)
-
-
-def _steer(
-    verb: Callable[[JobSession, UUID], None],
-    refused: type[JobNotRetryableError | JobNotDiscardableError],
-    became: str,
-    place: Place,
-    wanted: Sequence[UUID] | JobFilter,
-) -> None:
-    """Do *verb* to dead jobs; *refused* is what it raises for the wrong state."""
-
-    def act(session: JobSession, job_id: UUID) -> str:
-        state = session.scalar(select(Job.state).where(Job.id == job_id))
-        if state is None:
-            raise JobNotFoundError(job_id)
-        if state != JobState.DEAD:  # the other finished ones are for `jobs retry`
-            raise refused(job_id, state)
-        verb(session, job_id)
-        return f"{job_id} is {became}"
-
-    if not isinstance(wanted, JobFilter):
-        each(place, wanted, act)
-        return
-    done, after = 0, None
-    with place.open() as session:
-        while True:
-            page = inspect.dead_letters(
-                session, filters=wanted, after=after, limit=BATCH
-            )
-            for letter in page.items:
-                # In a savepoint: one with which somebody else was first does not undo
-                # the others.
-                try:
-                    with session.begin_nested():
-                        verb(session, letter.id)
-                except (JobNotFoundError, refused):
-                    continue
-                done += 1
-            session.commit()
-            after = page.next
-            if after is None:
-                break
-    jobs = "dead job is" if done == 1 else "dead jobs are"
-    click.echo(f"{done} {jobs} {became}" if done else "No dead jobs.")
+    steer(Change.DISCARD, dead=True, **options)

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
-from sqlalchemy import select
 
 from sqla_jobs import inspect
 from sqla_jobs.cli import json, tables
-from sqla_jobs.cli.command import (
-    Verbs,
-    json_option,
-    place_options,
-)
+from sqla_jobs.cli.command import Verbs, json_option, place_options
 from sqla_jobs.cli.lists import (
     WIDE,
     chosen,
-    each,
     filter_options,
-    ids_argument,
     job_cell,
     job_cells,
     now,
     page_options,
-    tell_next,
+    tell_rest,
 )
+from sqla_jobs.cli.steer import steer, steer_options
 from sqla_jobs.cli.trace import print_trace
-from sqla_jobs.models import Job
-from sqla_jobs.queue.control import cancel_job, discard_job, retry_job
+from sqla_jobs.queue.changes import FROM, Change
 from sqla_jobs.states import CLAIMABLE, JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
     from uuid import UUID
 
     from sqla_jobs.cli.command import Place
     from sqla_jobs.inspect import JobSummary
-    from sqla_jobs.session import JobSession
 
 
 @click.group(cls=Verbs)
@@ -47,7 +38,7 @@ def jobs() -> None:
 
 
 @jobs.command("list")
-@filter_options
+@filter_options("Enqueued")
 @click.option(
     "--state", type=click.Choice([state.value for state in JobState]), help="The state."
 )
@@ -60,13 +51,12 @@ def list_(
     limit: int,
     after: str | None,
     as_json: bool,
-    **filters: str | None,
+    **filters: object,
 ) -> None:
-    """List jobs, the newest first."""
-    with place.open() as session:
-        page = inspect.jobs(
-            session, filters=chosen(filters, state), after=after, limit=limit
-        )
+    """List jobs, the newest first. Texts are looked for letter for letter."""
+    with place.look() as session:
+        meant = chosen(session, filters, state=state)
+        page = inspect.jobs(session, filters=meant, after=after, limit=limit)
         seen_at = now(session)
     if as_json:
         json.write(page.as_dict())
@@ -82,7 +72,7 @@ def list_(
             _when(job, seen_at),
         )
     tables.show(made, "No jobs.")
-    tell_next(page)
+    tell_rest(page)
 
 
 def _when(job: JobSummary, now: datetime) -> str:
@@ -114,7 +104,7 @@ def show(
     fields are.
     """
     declared = place.jobs()
-    with place.open() as session:
+    with place.look() as session:
         trace = inspect.job(session, job_id, registry=declared)
     if as_json:
         json.write(trace.as_dict())
@@ -122,50 +112,41 @@ def show(
         print_trace(trace)
 
 
+_finished = click.option(
+    "--state",
+    type=click.Choice(FROM[Change.RETRY]),
+    help="With --all: which of the finished ones.",
+)
+
+
 @jobs.command()
-@ids_argument
+@filter_options("Enqueued")
+@click.option(
+    "--state", type=click.Choice(FROM[Change.CANCEL]), help="With --all: the state."
+)
+@steer_options
 @click.option("--reason", help="Kept with the job and shown to people.")
 @place_options
-def cancel(
-    *,
-    ids: Sequence[UUID],
-    reason: str | None,
-    place: Place,
-) -> None:
+def cancel(**options: Any) -> None:  # noqa: ANN401 - click's parameters
     """Cancel jobs: at once while they wait, by asking while they run."""
-
-    def act(session: JobSession, job_id: UUID) -> str:
-        cancel_job(session, job_id, reason=reason)
-        session.commit()
-        state = session.scalar(select(Job.state).where(Job.id == job_id))
-        if state == JobState.RUNNING:
-            return f"{job_id} is running and was asked to stop"
-        return f"{job_id} is cancelled"
-
-    each(place, ids, act)
+    steer(Change.CANCEL, **options)
 
 
 @jobs.command()
-@ids_argument
+@filter_options("Enqueued")
+@_finished
+@steer_options
 @place_options
-def retry(*, ids: Sequence[UUID], place: Place) -> None:
+def retry(**options: Any) -> None:  # noqa: ANN401 - click's parameters
     """Run finished jobs again, with their old input."""
-
-    def act(session: JobSession, job_id: UUID) -> str:
-        retry_job(session, job_id)
-        return f"{job_id} is ready"
-
-    each(place, ids, act)
+    steer(Change.RETRY, **options)
 
 
 @jobs.command()
-@ids_argument
+@filter_options("Enqueued")
+@_finished
+@steer_options
 @place_options
-def discard(*, ids: Sequence[UUID], place: Place) -> None:
+def discard(**options: Any) -> None:  # noqa: ANN401 - click's parameters
     """Delete finished jobs with all that belongs to them, for good."""
-
-    def act(session: JobSession, job_id: UUID) -> str:
-        discard_job(session, job_id)
-        return f"{job_id} is discarded"
-
-    each(place, ids, act)
+    steer(Change.DISCARD, **options)

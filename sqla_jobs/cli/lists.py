@@ -1,8 +1,9 @@
-"""Options and printing that ``jobs list`` and ``dead list`` share."""
+"""Options and printing that ``jobs`` and ``dead`` share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -10,37 +11,83 @@ from sqlalchemy import select
 
 from sqla_jobs import clock
 from sqla_jobs.cli import tables
-from sqla_jobs.exc import JobsError
+from sqla_jobs.declare.duration import parse_duration
+from sqla_jobs.exc import DurationError
 from sqla_jobs.inspect import JobFilter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-    from uuid import UUID
-
     from rich.text import Text
     from sqlalchemy.orm import Session
 
-    from sqla_jobs.cli.command import Place
     from sqla_jobs.inspect import JobSummary, Page
-    from sqla_jobs.session import JobSession
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ids_argument = click.argument("ids", metavar="ID...", nargs=-1, type=click.UUID)
+
+class Moment(click.ParamType[datetime | timedelta]):
+    """An instant as people give it: how long ago, or a date, in UTC unless it says."""
+
+    name = "moment"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - click's signature
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> datetime | timedelta:
+        """Return an instant, or a duration before the database's present."""
+        if isinstance(value, datetime | timedelta):
+            return value
+        try:
+            # As our tables show it, zone and all.
+            at = datetime.fromisoformat(str(value).strip().removesuffix(" UTC"))
+        except ValueError:
+            pass
+        else:
+            return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        try:
+            return parse_duration(value, field="it")
+        except DurationError:
+            self.fail(
+                f"{value!r} is no moment: give how long ago, such as 90s, 15m, 2h or"
+                " 3d, or a date, such as 2026-11-30T03:15 (UTC) or"
+                " 2026-11-30T03:15+01:00.",
+                param,
+                ctx,
+            )
 
 
-def filter_options(command: F) -> F:
-    """Add the options that choose jobs."""
-    for name, text in (
-        ("--search", "A part of the name or key; % and _ are characters."),
-        ("--key", "The idempotency key."),
-        ("--tenant", "The tenant; an empty one for jobs without."),
-        ("--queue", "The queue."),
-        ("--name", "The job's declared name."),
-    ):
-        command = click.option(name, help=text)(command)
-    return command
+FILTERS: Final = (
+    ("--name", "name", "The job's declared name."),
+    ("--queue", "queue", "The queue."),
+    ("--tenant", "tenant", "The tenant; an empty one for jobs without."),
+    ("--key", "key", "The idempotency key."),
+    ("--key-prefix", "key_prefix", "What the key begins with."),
+    ("--search", "search", "A part of the name or key."),
+    ("--by", "enqueued_by", "Who enqueued it."),
+    ("--error", "error", "A part of the last attempt's error, or of its type."),
+)
+
+
+def filter_options(when: str) -> Callable[[F], F]:
+    """Add the options that choose jobs; texts match letter for letter.
+
+    :param when: what ``--since`` and ``--until`` look at, for their help.
+    """
+
+    def decorate(command: F) -> F:
+        for option, text in (("--until", "before"), ("--since", "at or after")):
+            command = click.option(
+                option,
+                type=Moment(),
+                metavar="AGO|DATE",
+                help=f"{when} {text} this moment: 15m, 2h, 2026-11-30T03:15 (UTC).",
+            )(command)
+        for option, name, text in reversed(FILTERS):
+            command = click.option(option, name, help=text)(command)
+        return command
+
+    return decorate
 
 
 def page_options(command: F) -> F:
@@ -56,9 +103,24 @@ def page_options(command: F) -> F:
     return limit(after(command))
 
 
-def chosen(options: dict[str, str | None], state: str | None = None) -> JobFilter:
-    """Return the filter that the options of :func:`filter_options` ask for."""
-    return JobFilter(state=state, **options)
+def chosen(
+    session: Session,
+    options: Mapping[str, Any],
+    *,
+    time: str = "created",
+    state: str | None = None,
+) -> JobFilter:
+    """Return the filter that the options of :func:`filter_options` ask for.
+
+    :param time: the field that ``--since`` and ``--until`` mean.
+    """
+    given = dict(options)
+    for end in ("since", "until"):
+        moment = given.pop(end)
+        if isinstance(moment, timedelta):
+            moment = now(session) - moment
+        given[f"{time}_{end}"] = moment
+    return JobFilter(state=state, **given)
 
 
 WIDE: Final = ("name", "queue", "tenant", "key")
@@ -89,33 +151,10 @@ def now(session: Session) -> datetime:
     return session.execute(select(clock.now())).scalar_one()
 
 
-def tell_next(page: Page[Any]) -> None:
-    """Say how to see what comes after *page*."""
+def tell_rest(page: Page[Any]) -> None:
+    """Say what *page* could not show, and how to see what comes after it."""
+    for row in page.unreadable:
+        reason = tables.visible(row.reason)
+        click.echo(f"Job {row.id} cannot be read: {reason}", err=True)
     if page.next is not None:
         click.echo(f"There are more: --after {page.next}", err=True)
-
-
-def each(
-    place: Place, ids: Sequence[UUID], act: Callable[[JobSession, UUID], str]
-) -> None:
-    """Do *act* to each id and print what it says; exit with 1 if any was refused.
-
-    Each is a transaction by itself: one that is refused does not keep the others from
-    being done.
-    """
-    if not ids:
-        raise click.UsageError("Give the id of at least one job.")
-    refused = False
-    with place.open() as session:
-        for job_id in ids:
-            try:
-                said = act(session, job_id)
-                session.commit()
-            except JobsError as error:
-                session.rollback()
-                refused = True
-                click.echo(f"Refused: {error}", err=True)
-            else:
-                click.echo(said)
-    if refused:
-        click.get_current_context().exit(1)

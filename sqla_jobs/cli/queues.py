@@ -15,15 +15,21 @@ from sqla_jobs.cli.command import (
     place_options,
 )
 from sqla_jobs.cli.lists import now
+from sqla_jobs.cli.watch import watch, watch_options
 from sqla_jobs.queue.control import pause_queue, resume_queue
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from rich.table import Table
+    from rich.text import Text
     from sqlalchemy.orm import Session
 
     from sqla_jobs.cli.command import Place
 
 
 @click.group(cls=Verbs, invoke_without_command=True)
+@watch_options
 @place_options
 @json_option
 @click.pass_context
@@ -32,17 +38,27 @@ def queues(
     /,
     *,
     place: Place,
+    watching: bool,
+    every: timedelta,
     as_json: bool,
 ) -> None:
     """Show how the queues stand; pause and resume them."""
     if ctx.invoked_subcommand is not None:
         return
-    with place.open() as session:
-        found = inspect.queues(session)
-        seen_at = now(session)
-    if as_json:
-        json.write([stats.as_dict() for stats in found])
+    if watching:
+        watch(place, _table, every)
         return
+    with place.look() as session:
+        if as_json:
+            found = inspect.queues(session)
+            json.write({"queues": [stats.as_dict() for stats in found]})
+        else:
+            tables.console().print(_table(session))
+
+
+def _table(session: Session) -> Table | Text:
+    found = inspect.queues(session)
+    seen_at = now(session)
     made = tables.table(
         "queue", "ready", "later", "running", "dead", "oldest", "workers"
     )
@@ -52,6 +68,7 @@ def queues(
         paused = stats.paused_at
         since = None if paused is None else tables.relative(paused, seen_at)
         age = stats.oldest_ready_age
+        unserved = stats.ready and not stats.workers
         made.add_row(
             tables.stack(
                 tables.cell(stats.name),
@@ -62,9 +79,9 @@ def queues(
             tables.count(stats.running),
             tables.cell(tables.count(stats.dead), "red" if stats.dead else ""),
             "-" if age is None else tables.span(age),
-            str(stats.workers),
+            tables.cell(stats.workers, "red" if unserved else ""),
         )
-    tables.show(made, "No queues: there are no jobs, no workers and no pauses.")
+    return tables.or_text(made, "No queues: there are no jobs, no workers, no pauses.")
 
 
 @queues.command()

@@ -13,13 +13,14 @@ from sqla_jobs.cli.jobs import jobs
 from sqla_jobs.cli.queues import queues
 from sqla_jobs.cli.worker import worker
 from sqla_jobs.cli.workers import workers
+from sqla_jobs.worker.heartbeat import code_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="sqla-jobs", prog_name="sqla-jobs")
+@click.version_option(code_version(), prog_name="sqla-jobs")
 def sqla_jobs() -> None:
     """Durable background jobs in your application's own database.
 

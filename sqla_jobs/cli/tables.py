@@ -109,9 +109,14 @@ def relative(at: datetime, now: datetime, units: int = 1) -> str:
     return f"{span(now - at, units)} ago"
 
 
+def or_text(made: Table, empty: str) -> Table | Text:
+    """Return *made*, or the sentence *empty* when it has no rows."""
+    return made if made.row_count else Text(empty)
+
+
 def show(made: Table, empty: str) -> None:
     """Print *made*, or the sentence *empty* when it has no rows."""
-    console().print(made if made.row_count else Text(empty))
+    console().print(or_text(made, empty))
 
 
 def is_wide() -> bool:

@@ -10,9 +10,14 @@ from sqla_jobs import inspect
 from sqla_jobs.cli import json, tables
 from sqla_jobs.cli.command import Verb, json_option, place_options
 from sqla_jobs.cli.lists import now
+from sqla_jobs.cli.watch import watch, watch_options
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from rich.table import Table
     from rich.text import Text
+    from sqlalchemy.orm import Session
 
     from sqla_jobs.cli.command import Place
     from sqla_jobs.inspect import WorkerStats
@@ -22,16 +27,25 @@ NAMES_SHOWN: Final = 3
 
 
 @click.command(cls=Verb)
+@watch_options
 @place_options
 @json_option
-def workers(*, place: Place, as_json: bool) -> None:
+def workers(*, place: Place, watching: bool, every: timedelta, as_json: bool) -> None:
     """Show the workers, the newest first, and how much they run."""
-    with place.open() as session:
-        found = inspect.workers(session)
-        seen_at = now(session)
-    if as_json:
-        json.write([stats.as_dict() for stats in found])
+    if watching:
+        watch(place, _table, every)
         return
+    with place.look() as session:
+        if as_json:
+            found = inspect.workers(session)
+            json.write({"workers": [stats.as_dict() for stats in found]})
+        else:
+            tables.console().print(_table(session))
+
+
+def _table(session: Session) -> Table | Text:
+    found = inspect.workers(session)
+    seen_at = now(session)
     made = tables.table("worker", "lease", "queues", "running", "started")
     for stats in found:
         made.add_row(
@@ -44,7 +58,7 @@ def workers(*, place: Place, as_json: bool) -> None:
             str(stats.running),
             tables.relative(stats.started_at, seen_at),
         )
-    tables.show(made, "No workers.")
+    return tables.or_text(made, "No workers.")
 
 
 def _running(stats: WorkerStats) -> str:

@@ -9,7 +9,7 @@ interrupted begins again: what is done no longer matches.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 from uuid import UUID
 
 import attrs
@@ -21,10 +21,9 @@ from sqla_jobs.queue import ledger
 from sqla_jobs.queue.changes import Change, cancel_rows, discard_rows, retry_rows
 from sqla_jobs.queue.control import checked_reason
 from sqla_jobs.queue.turn import take_turn
+from sqla_jobs.states import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
@@ -40,6 +39,8 @@ class Changed:
 
     count: int
     """Jobs changed: the number of rows that the guarded statement met."""
+    stopping: int
+    """Those of them that run, and were only asked to stop."""
     left: int
     """Jobs that matched and were left, because another transaction held their rows, or
     changed them first."""
@@ -80,7 +81,7 @@ def change_jobs(
         page = page.where(Job.id <= until)
     seen = list(connection.scalars(page))
     if not seen:
-        return Changed(0, 0, None)
+        return Changed(0, 0, 0, None)
     # After the look, which may take long in a large table; before the first lock.
     dialect_of(connection).bound(connection)
     locked = connection.scalars(
@@ -91,18 +92,22 @@ def change_jobs(
     )
     done = _change(connection, change, list(locked), text)
     following = seen[-1] if len(seen) == limit else None
-    return Changed(len(done), len(seen) - len(done), following)
+    stopping = sum(state == JobState.RUNNING for state in done.values())
+    return Changed(len(done), stopping, len(seen) - len(done), following)
 
 
 def _change(
     connection: Connection, change: Change, ids: list[UUID], reason: str | None
-) -> Collection[UUID]:
+) -> dict[UUID, str]:
+    """Return what became of each job that was changed."""
     match change:
         case Change.CANCEL:
             return cancel_rows(connection, ids, reason)
         case Change.DISCARD:
-            return discard_rows(connection, ids)
+            return dict.fromkeys(discard_rows(connection, ids), "discarded")
         case Change.RETRY:
             queues = retry_rows(connection, ids)
             ledger.ledger_of(connection).wakes(connection).update(queues.values())
-            return queues
+            return dict.fromkeys(queues, JobState.READY.value)
+        case _:
+            assert_never(change)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from sqlalchemy import ColumnElement, Connection, Delete
-    from sqlalchemy.sql.dml import Update
+    from sqlalchemy import ColumnElement, Connection
 
 
 class Change(StrEnum):
@@ -43,8 +42,11 @@ FROM: Final[Mapping[Change, Sequence[str]]] = {
 
 def cancel_rows(
     connection: Connection, ids: Sequence[UUID], reason: str | None
-) -> set[UUID]:
-    """Cancel the unfinished jobs among *ids*; return which those were."""
+) -> dict[UUID, str]:
+    """Cancel the unfinished jobs among *ids*; return the state of each of those now.
+
+    It is ``running`` where an attempt was asked to stop.
+    """
     # The fence stays: a co-operative cancel must still be settled by its attempt.
     waits = Job.state.in_(_CLAIMABLE)
     statement = (
@@ -61,13 +63,14 @@ def cancel_rows(
             rerun=False,
             rerun_run_at=None,
         )
+        .returning(Job.id, Job.state)
     )
-    changed = _changed(connection, statement)
+    changed = {row.id: row.state for row in connection.execute(statement)}
     if changed:
         # Under the jobs' locks, so that it cannot meet the settle that starts a rerun.
         connection.execute(
             update(JobBody)
-            .where(JobBody.job_id.in_(changed), JobBody.rerun_input.is_not(None))
+            .where(JobBody.job_id.in_(list(changed)), JobBody.rerun_input.is_not(None))
             .values(rerun_input=None)
         )
     return changed
@@ -120,8 +123,9 @@ def _record_successes(connection: Connection, ids: Sequence[UUID]) -> None:
 
 def discard_rows(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
     """Delete the finished jobs among *ids* with all that is theirs; return which."""
-    statement = delete(Job).where(Job.id.in_(ids), Job.state.in_(FROM[Change.DISCARD]))
-    gone = _changed(connection, statement)
+    finished = Job.state.in_(FROM[Change.DISCARD])
+    statement = delete(Job).where(Job.id.in_(ids), finished).returning(Job.id)
+    gone = set(connection.scalars(statement))
     delete_children(connection, sorted(gone))
     return gone
 
@@ -130,10 +134,6 @@ def delete_children(connection: Connection, job_ids: Sequence[UUID]) -> None:
     """Delete what belongs to *job_ids*, whose rows this transaction has deleted."""
     for child in (JobBody, JobOutput, Attempt):
         connection.execute(delete(child).where(child.job_id.in_(job_ids)))
-
-
-def _changed(connection: Connection, statement: Update | Delete) -> set[UUID]:
-    return set(connection.scalars(statement.returning(Job.id)))
 
 
 def possible(change: Change) -> ColumnElement[bool]:

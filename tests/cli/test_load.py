@@ -137,7 +137,7 @@ def test_a_factory_that_is_none_is_refused(run):
 
 
 @pytest.mark.parametrize(
-    ("url", "code"),
+    ("given", "code"),
     [
         ("hunter2", 2),
         ("nosuchdb://me:hunter2@127.0.0.1/x", 2),
@@ -145,8 +145,8 @@ def test_a_factory_that_is_none_is_refused(run):
         ("postgresql://me:hunter2@127.0.0.1:1/x", 1),
     ],
 )
-def test_a_database_that_cannot_be_used_is_told_without_its_password(run, url, code):
-    said = run("jobs", "list", "--database-url", url)
+def test_a_database_that_cannot_be_used_is_told_without_its_password(run, given, code):
+    said = run("jobs", "list", "--database-url", given)
     assert said.code == code
     assert "hunter2" not in said.out + said.err
     assert "Traceback" not in said.err

@@ -11,6 +11,8 @@ from sqla_jobs import inspect
 from sqla_jobs.models import QueueRow
 from tests.support.rows import add_job, add_worker
 
+pytestmark = pytest.mark.each_kind
+
 
 @pytest.fixture
 def session(engine):
@@ -37,7 +39,7 @@ def test_queues_as_json_are_what_the_library_returns(run, session):
     add_job(session, queue="billing", run_at=datetime.now(UTC) + timedelta(days=1))
     session.commit()
     stats = [each.as_dict() for each in inspect.queues(session)]
-    assert run("queues", "--json").json == stats
+    assert run("queues", "--json").json == {"version": 1, "queues": stats}
 
 
 def test_a_queue_is_paused_and_resumed(run, session):
@@ -71,7 +73,8 @@ def test_a_new_queue_can_be_paused_before_it_is_used(run, session):
 def test_no_queues_and_no_workers_say_so(run):
     assert run("queues").out.startswith("No queues")
     assert run("workers").out == "No workers.\n"
-    assert run("queues", "--json").json == run("workers", "--json").json == []
+    assert run("queues", "--json").json == {"version": 1, "queues": []}
+    assert run("workers", "--json").json == {"version": 1, "workers": []}
 
 
 def test_workers_tell_who_lives_and_what_they_run(run, session):
@@ -88,7 +91,7 @@ def test_workers_tell_who_lives_and_what_they_run(run, session):
     session.commit()
 
     out = run("workers").out
-    first, second = run("workers", "--json").json
+    first, second = run("workers", "--json").json["workers"]
 
     assert "web-1:42" in out
     assert "1h left" in out

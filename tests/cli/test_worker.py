@@ -39,9 +39,9 @@ def states(engine):
 def test_it_runs_both_kinds_of_jobs_until_sigterm(start, engine, wait_until):
     worker = start(*SYNC, *ASYNC, *QUEUES, "--grace", "5s")
     with Session(engine) as session, session.begin():
-        enqueue(session, charge, Charge(1, "4111"))
-        enqueue(session, charge, Charge(-1, "4111"))
-        enqueue(session, index, Charge(1, "4111"))
+        enqueue(session, charge, Charge(1, "4111-1111"))
+        enqueue(session, charge, Charge(-1, "4111-1111"))
+        enqueue(session, index, Charge(1, "4111-1111"))
 
     wait_until(
         lambda: states(engine) == ["dead", "succeeded", "succeeded"], 20, what="settled"
@@ -50,7 +50,7 @@ def test_it_runs_both_kinds_of_jobs_until_sigterm(start, engine, wait_until):
     wait_until(lambda: worker.returncode is not None, 20, what="ended")
 
     assert worker.returncode == 0, worker.output
-    assert "4111" not in worker.output
+    assert "4111-1111" not in worker.output
 
 
 def test_several_processes_are_kept_and_end_together(start, engine, wait_until):
