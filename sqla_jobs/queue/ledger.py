@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, event
+from sqlalchemy.exc import InvalidRequestError
 
 from sqla_jobs.dialects import dialect_of
 from sqla_jobs.exc import DuplicateJobError, JobsError
@@ -281,6 +282,9 @@ def _opened(connection: Connection) -> Ledger:
     if not connection.in_transaction():
         # As any statement would: else a commit() finds nothing to commit.
         connection.begin()
+    if getattr(connection.get_transaction(), "_is_prepared", False):
+        msg = "This transaction is prepared: enqueue before prepare()"
+        raise InvalidRequestError(msg)
     dialect_of(connection).refuse_unfit(connection)
     return expect_jobs(connection)
 

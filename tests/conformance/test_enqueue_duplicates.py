@@ -12,10 +12,17 @@ from sqlalchemy.orm import Session as PlainSession
 
 from sqla_jobs import NO_TENANT, Jobs, enqueue, write_jobs
 from sqla_jobs.dialects import dialect_named
-from sqla_jobs.exc import DuplicateJobError, JobIdTakenError, NotWrittenError
+from sqla_jobs.exc import (
+    DuplicateJobError,
+    EnqueueConflictError,
+    JobIdTakenError,
+    NotWrittenError,
+)
 from sqla_jobs.models import Job, JobBody, JobOutput
+from sqla_jobs.queue.outcome import Retry, Snooze, Succeeded
 from sqla_jobs.states import FINISHED
 from tests.support.enqueuing import Work, bodies, keys, orders, other, stored, work
+from tests.support.fleet import Fleet
 from tests.support.rows import NOW, add_job
 from tests.support.shop import Order
 
@@ -404,3 +411,49 @@ def test_a_duplicate_that_is_gone_when_looked_at_is_inserted_after_all(
         handle = session.enqueue(work, Work("k", 2))
     assert handle.outcome == "created"
     assert stored(second_engine, "k").input["n"] == 2
+
+
+def test_a_duplicate_that_is_gone_each_time_fails_the_transaction(
+    Session, second_engine, monkeypatch
+):
+    """Not even a swallowed error may lose the other jobs."""
+    with Session.begin() as session:
+        session.enqueue(work, Work("k"))
+    dialect = type(dialect_named(second_engine.dialect))
+    monkeypatch.setattr(dialect, "find_existing", lambda *args: [])
+    with Session() as session:
+        session.enqueue(work, Work("a"))
+        session.enqueue(work, Work("k"))
+        with pytest.raises(EnqueueConflictError):
+            session.write_jobs()
+        with pytest.raises(EnqueueConflictError):
+            session.commit()
+    assert keys(second_engine) == ["k"]
+
+
+@pytest.mark.covers("C15")
+def test_a_retry_of_the_job_itself_never_meets_its_own_key(Session, second_engine):
+    """Three failures, a snooze and a duplicate in every phase: still one job."""
+    fleet = Fleet(second_engine)
+    worker = fleet.start()
+    with Session.begin() as session:
+        first = session.enqueue(work, Work("k"))
+
+    def again(state):
+        with Session.begin() as session:
+            handle = session.enqueue(work, Work("k"))
+        assert (handle.id, handle.outcome, handle.state) == (first.id, "kept", state)
+
+    soon = timedelta(0)
+    for outcome in (
+        Retry(soon, "ValueError", "1"),
+        Retry(soon, "ValueError", "2"),
+        Snooze(soon),
+        Succeeded(None),
+    ):
+        again("ready")
+        claimed = fleet.claim_one(worker)
+        again("running")
+        assert fleet.settle(worker, (claimed, outcome)) == {claimed.id}
+    again("succeeded")
+    assert keys(second_engine) == ["k"]

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, insert, text
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.orm import Session as PlainSession
 
 from sqla_jobs import JobSession, enqueue, write_jobs
 from sqla_jobs.dialects import dialect_named
 from sqla_jobs.exc import DuplicateJobError, NotWrittenError
+from sqla_jobs.queue import wakeup
 from tests.support.enqueuing import Work, keys, nothing_lasts, orders, work
 from tests.support.failing import FAILURES, KEY
 from tests.support.shop import Order
@@ -369,4 +370,33 @@ def test_a_swallowed_error_of_the_app_cannot_lose_written_jobs_silently(
             target.execute(text("SELECT 1/0"))
         with pytest.raises(DBAPIError, match="aborted"):
             target.commit()
+        target.close()
+
+
+# --- interrupted -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["write", "hint"])
+@pytest.mark.parametrize("kind", ["session", "connection"])
+def test_an_interrupt_in_the_last_statements_leaves_nothing(
+    pool_of_one, second_engine, monkeypatch, where, kind
+):
+    """Ctrl-C in the write itself, and in what comes between it and the COMMIT."""
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    target = pool_of_one.connect() if kind == "connection" else JobSession(pool_of_one)
+    with nothing_lasts(pool_of_one, second_engine):
+        target.execute(insert(Order).values(id=1, org_id=1))
+        enqueue(target, work, Work("a"))
+        if where == "write":
+            event.listen(pool_of_one, "before_cursor_execute", interrupt)
+        else:
+            monkeypatch.setattr(wakeup, "committing", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            target.commit()
+        if where == "write":
+            event.remove(pool_of_one, "before_cursor_execute", interrupt)
+        monkeypatch.undo()
         target.close()

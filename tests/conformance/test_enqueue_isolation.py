@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import pytest
-from sqlalchemy import select, text, update
-from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy import create_engine, select, text, update
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionError
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session as PlainSession
 
 from sqla_jobs import JobSession, enqueue, models
+from sqla_jobs.asyncio import AsyncJobSession
 from sqla_jobs.exc import EnqueueRoutingError, NotWrittenError
 from tests.support.enqueuing import Work, keys, nothing_lasts, orders, stored, work
 from tests.support.shop import Base, Order
@@ -168,13 +171,36 @@ def test_a_prepared_connection_commits_or_rolls_back_its_jobs(
     assert keys(second_engine) == (["a"] if end == "commit" else [])
 
 
+@pytest.mark.needs("two_phase")
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_nothing_is_enqueued_between_prepare_and_commit(two_phase, pg_url, driver):
+    """The transaction is closed by then: it would be lost, or committed alone."""
+
+    async def main():
+        engine = create_async_engine(pg_url.set(drivername=f"postgresql+{driver}"))
+
+        def run(sync):
+            sync.enqueue(work, Work("in time"))
+            sync.prepare()
+            with pytest.raises(InvalidRequestError, match="prepared"):
+                sync.enqueue(work, Work("late"))
+            sync.commit()
+
+        async with AsyncJobSession(engine, twophase=True) as session:
+            await session.run_sync(run)
+        await engine.dispose()
+
+    asyncio.run(main())
+    engine = create_engine(pg_url)
+    assert keys(engine) == ["in time"]
+    engine.dispose()
+
+
 # --- several engines -------------------------------------------------------------------
 
 
 @pytest.fixture
 def other_database(databases):
-    from sqlalchemy import create_engine
-
     with databases.fresh() as url:
         engine = create_engine(url)
         yield engine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session as PlainSession
 
@@ -11,6 +11,7 @@ from sqla_jobs import enqueue
 from sqla_jobs.exc import DuplicateJobError, NotWrittenError
 from sqla_jobs.models import Job
 from tests.support.enqueuing import Work, bodies, keys, orders, other, stored, work
+from tests.support.fleet import Fleet
 from tests.support.hints import Hints
 from tests.support.rows import add_job
 from tests.support.shop import Order
@@ -134,3 +135,32 @@ def test_an_error_of_the_app_is_the_apps_and_takes_its_jobs_with_it(
         session.execute(text("SELECT 1"))
         session.commit()
     assert keys(second_engine) == []
+
+
+@pytest.mark.covers("C08")
+def test_no_worker_sees_a_job_before_its_transaction_commits(Session, second_engine):
+    fleet = Fleet(second_engine)
+    worker = fleet.start()
+    with Session() as session:
+        handle = session.enqueue(work, Work("a"))
+        session.write_jobs()
+        assert fleet.claim(worker) == []
+        assert fleet.next_due() is None
+        session.commit()
+    assert [c.id for c in fleet.claim(worker)] == [str(handle.id)]
+
+
+@pytest.mark.covers("C05")
+def test_a_handle_is_a_plain_value_whenever_it_is_read(Session):
+    """In an after_commit listener, where SQL is refused, and after close()."""
+    read = []
+    with Session() as session:
+        handle = session.enqueue(work, Work("a"))
+        event.listen(
+            session,
+            "after_commit",
+            lambda session: read.append((handle.id, handle.outcome, handle.state)),
+        )
+        session.commit()
+    assert read == [(handle.id, "created", "ready")]
+    assert (handle.key, handle.name) == ("a", "shop.work")
