@@ -29,6 +29,7 @@ from sqlalchemy.pool import Pool
 
 from sqla_jobs.dialects import dialect_named
 from sqla_jobs.models import metadata
+from sqla_jobs.queue import nearby
 from sqla_jobs.queue.connections import own_engine, root_engine
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Notifier:
         # Hints of commits that nobody has reported yet, by token.
         self._repeats: dict[int, tuple[list[float], Place, frozenset[str]]] = {}
         self._tokens = itertools.count()
-        self._targets: dict[Place, _Target] = {}
+        self._targets: dict[Place, _Target | _Nearby] = {}
         self._thread: threading.Thread | None = None
         self._closing = self._sending = False
         self._sleeps_until = 0.0
@@ -160,7 +161,8 @@ class Notifier:
             try:
                 target = self._targets.get(place)
                 if target is None:
-                    target = self._targets[place] = _Target(place)
+                    kind = _Target if _carried(place.engine) else _Nearby
+                    target = self._targets[place] = kind(place)
                 target.send(queues)
             except Exception:
                 # This thread serves the whole process: one strange engine costs its
@@ -246,7 +248,27 @@ class _Target:
             self._engine.dispose()
 
 
-_inherited: Final[list[_Target]] = []
+class _Nearby:
+    """The workers of this process, where the database carries no hints."""
+
+    def __init__(self, place: Place) -> None:
+        self.sent = 0.0
+        self._engine = place.engine
+
+    def send(self, queues: set[str]) -> None:
+        """Send one hint."""
+        self.sent = time.monotonic()
+        nearby.hint(self._engine, queues)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def _carried(engine: Engine) -> bool:
+    return dialect_named(engine.dialect).notify
+
+
+_inherited: Final[list[_Target | _Nearby]] = []
 """What a forked child must neither use nor close: the sockets are its parent's."""
 notifier = Notifier()
 atexit.register(notifier.flush)
@@ -256,7 +278,9 @@ if hasattr(os, "register_at_fork"):
 
 def committing(connection: Connection, queues: set[str]) -> None:
     """Remember, at the end of a commit listener, whom to wake when it is through."""
-    if not queues or not dialect_named(connection.dialect).notify:
+    if not queues:
+        return
+    if not _carried(connection.engine) and not nearby.is_heard(connection.engine):
         return
     failed(connection)  # A listener enqueued after ours had run: once is enough.
     place = Place.of(connection)

@@ -22,6 +22,7 @@ import attrs
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
+from sqla_jobs.dialects import dialect_named, job_connection
 from sqla_jobs.exc import DatabaseUnavailableError
 from sqla_jobs.queue.connections import engine_of, own_engine
 from sqla_jobs.queue.schema import check_schema
@@ -29,7 +30,7 @@ from sqla_jobs.worker.attempts import Attempts
 from sqla_jobs.worker.borrowed import Backends
 from sqla_jobs.worker.claimer import Claimer
 from sqla_jobs.worker.door import Door
-from sqla_jobs.worker.errors import is_connection_loss, sqlstate
+from sqla_jobs.worker.errors import is_busy, is_connection_loss, sqlstate
 from sqla_jobs.worker.executor import Executor
 from sqla_jobs.worker.heartbeat import Heartbeat
 from sqla_jobs.worker.lifespan import Resources
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sqlalchemy import Engine
+    from sqlalchemy.orm import Session
 
+    from sqla_jobs.dialects import QueueDialect
     from sqla_jobs.worker.config import Config
     from sqla_jobs.worker.loop import AsyncRunner
 
@@ -113,6 +116,11 @@ class Parts:
         self.rescuer = Rescuer(self._door(), config.jobs, self.stats, freed=self._look)
         self.janitor = Janitor(self._door(), config.jobs, self.stats)
 
+    @property
+    def dialect(self) -> QueueDialect:
+        """What the database can do."""
+        return dialect_named(self.engines[0].dialect)
+
     def _make_heartbeat(self, outdated: Callable[[str], None]) -> Heartbeat:
         return Heartbeat(
             self._door(),
@@ -121,6 +129,7 @@ class Parts:
             self.backends,
             queues=self.config.queues,
             ttl=self.config.lease_ttl,
+            one_writer=not self.dialect.skip_locked,
             outdated=outdated,
         )
 
@@ -162,7 +171,7 @@ class Parts:
             self._warn_of_small_pool()
         if self.config.async_session is not None and self.runner is not None:
             self.runner.submit(self.sessions.check_async()).result()
-        with _explained():
+        with self._explained():
             self.heartbeat.register()
         self.executor.resources = self.resources.enter(self.runner)
 
@@ -215,9 +224,13 @@ class Parts:
 
     def _check_database(self) -> None:
         door = self._door()
-        with _explained():
+        with self._explained():
+            door.run(self._refuse_unshared)
             door.run(check_schema)
         door.close()
+
+    def _refuse_unshared(self, session: Session) -> None:
+        self.dialect.refuse_unshared(job_connection(session))
 
     def _warn_of_small_pool(self) -> None:
         """Say it when handlers may have to wait for each other's connections."""
@@ -239,16 +252,20 @@ class Parts:
                 pool.timeout(),
             )
 
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Say in words of our own why the database cannot be used."""
-    try:
-        yield
-    except DBAPIError as error:
-        what = "The worker cannot start"
-        if sqlstate(error) == READ_ONLY:
-            raise DatabaseUnavailableError(what, "the database is read-only") from error
-        if is_connection_loss(error):
-            raise DatabaseUnavailableError(what, str(error.orig).strip()) from error
-        raise
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in words of our own why the database cannot be used."""
+        try:
+            yield
+        except DBAPIError as error:
+            explained = self.dialect.explained(error)
+            if explained is not None:
+                raise explained from error
+            what = "The worker cannot start"
+            if sqlstate(error) == READ_ONLY:
+                reason = "the database is read-only"
+                raise DatabaseUnavailableError(what, reason) from error
+            if is_connection_loss(error) or is_busy(error):
+                reason = str(error.orig).strip()
+                raise DatabaseUnavailableError(what, reason) from error
+            raise

@@ -24,6 +24,10 @@ MAX_CHAIN: Final = 20
 _CUT: Final = "\n… {} bytes cut …\n"
 _RETRYABLE: Final = frozenset({"40001", "40P01"})
 _OF_THE_VALUES: Final = ("22", "23", "54")
+# SQLite's: BUSY; IOERR and CANTOPEN; TOOBIG, CONSTRAINT and MISMATCH.
+_BUSY: Final = 5
+_FILE_LOST: Final = frozenset({10, 14})
+_REFUSED_VALUES: Final = frozenset({18, 19, 20})
 
 
 def error_type(error: BaseException) -> str:
@@ -76,7 +80,8 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 def condition_of(error: BaseException) -> str:
     """Return what kind of trouble *error* is: the same trouble gives the same text."""
     if isinstance(error, DBAPIError):
-        return f"database {type(error.orig).__name__} {sqlstate(error)}"
+        code = sqlstate(error) or _sqlite_code(error)
+        return f"database {type(error.orig).__name__} {code}"
     return type(error).__qualname__
 
 
@@ -89,7 +94,21 @@ def sqlstate(error: BaseException) -> str | None:
 
 def is_serialization_failure(error: BaseException) -> bool:
     """Whether the database ended a transaction so that another could go on."""
+    if is_busy(error):
+        return True
     return isinstance(error, DBAPIError) and sqlstate(error) in _RETRYABLE
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether a statement has waited in vain for its turn to write."""
+    return _sqlite_code(error) == _BUSY
+
+
+def _sqlite_code(error: BaseException) -> int | None:
+    """Return the primary result code of SQLite, if *error* is one of its."""
+    orig = error.orig if isinstance(error, StatementError) else error
+    code = getattr(orig, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(code, int) else None
 
 
 def is_connection_loss(error: BaseException) -> bool:
@@ -98,6 +117,8 @@ def is_connection_loss(error: BaseException) -> bool:
         return False
     if error.connection_invalidated:
         return True
+    if (number := _sqlite_code(error)) is not None:
+        return number in _FILE_LOST
     code = sqlstate(error)
     lost = isinstance(error, OperationalError | InterfaceError)
     return (lost and code is None) or (code or "").startswith(("08", "57P"))
@@ -108,6 +129,8 @@ def is_of_the_values(error: BaseException) -> bool:
     if not isinstance(error, DBAPIError):
         # The driver or a type refused a value before anything was sent.
         return isinstance(error, StatementError | ValueError | TypeError)
+    if (number := _sqlite_code(error)) is not None:
+        return number in _REFUSED_VALUES
     code = sqlstate(error)
     if code is None:
         return type(error.orig).__name__ == "DataError"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from sqlalchemy import select
 
 from sqla_jobs import clock
+from sqla_jobs.dialects import job_connection
 from sqla_jobs.exc import LeaseLostError
 from sqla_jobs.models import CODE_VERSION, MIN_SCHEMA_VERSION
 from sqla_jobs.queue.outcome import Cancelled
@@ -56,7 +57,7 @@ def code_version() -> str:
     try:
         return metadata.version("sqla-jobs")
     except metadata.PackageNotFoundError:
-        return "not installed"  # It runs from a checkout.
+        return "from a checkout"  # Nothing is installed that knows its release.
 
 
 class Heartbeat(Service):
@@ -73,6 +74,7 @@ class Heartbeat(Service):
         *,
         queues: Mapping[str, int],
         ttl: float,
+        one_writer: bool,
         outdated: Callable[[str], None],
     ) -> None:
         super().__init__()
@@ -82,6 +84,7 @@ class Heartbeat(Service):
         self._backends = backends
         self._queues = queues
         self._ttl = ttl
+        self._one_writer = one_writer
         self._interval = beat_interval(ttl)
         self.longest_pause = self._interval / 2
         self._outdated = outdated
@@ -106,14 +109,12 @@ class Heartbeat(Service):
         if lease is None or lease.lost:
             self.register()
             return 1
-        asked = lease_clock()
-        renewal = self._door.run(
-            renew,
-            lease.id,
-            ttl=timedelta(seconds=lease.ttl),
-            running=self._attempts.pairs(lease),
-            backends=self._backends.pids(),
-        )
+        if self._one_writer:
+            with lease.in_line():
+                asked, renewal = self._door.transaction(self._renew_in_turn, lease)
+        else:
+            asked = lease_clock()
+            renewal = self._door.run(self._renew, lease)
         if not renewal.alive:
             self.fence(lease)
             self.poke()
@@ -138,9 +139,7 @@ class Heartbeat(Service):
         """
         lease = Lease(self._ttl)
         self._door.close()
-        asked, monotonic = lease_clock(), time.monotonic()
-        now = self._door.transaction(self._register, lease)
-        lease.registered(asked, monotonic, now)
+        lease.registered(*self._door.transaction(self._register, lease))
         self.lease = lease
         logger.info("worker %s started, queues %s", lease.id, dict(self._queues))
         if self.claimer is not None:
@@ -169,7 +168,26 @@ class Heartbeat(Service):
             self._door.close()
             self._door.transaction(expire_lease, lease.id)
 
-    def _register(self, session: Session, lease: Lease) -> datetime:
+    def _renew(self, session: Session, lease: Lease) -> Renewal:
+        return renew(
+            session,
+            lease.id,
+            ttl=timedelta(seconds=lease.ttl),
+            running=self._attempts.pairs(lease),
+            backends=self._backends.pids(),
+        )
+
+    def _renew_in_turn(self, session: Session, lease: Lease) -> tuple[float, Renewal]:
+        """Renew, and tell when the wait for the right to write was over."""
+        job_connection(session)
+        return lease_clock(), self._renew(session, lease)
+
+    def _register(
+        self, session: Session, lease: Lease
+    ) -> tuple[float, float, datetime]:
+        """Write the row; return both clocks before, and the database's time after."""
+        job_connection(session)  # Where there is one writer, this waits for its turn.
+        asked, monotonic = lease_clock(), time.monotonic()
         if self.lease is not None:
             expire_lease(session, self.lease.id)
         register_worker(
@@ -181,7 +199,7 @@ class Heartbeat(Service):
             queues=self._queues,
             ttl=timedelta(seconds=lease.ttl),
         )
-        return session.execute(select(clock.now())).scalar_one()
+        return asked, monotonic, session.execute(select(clock.now())).scalar_one()
 
     # --- news ------------------------------------------------------------------------
 

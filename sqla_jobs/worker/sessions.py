@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.orm import scoped_session
 
+from sqla_jobs.dialects import dialect_of
 from sqla_jobs.exc import LeaseLostError, SessionMissingError, WorkerConfigError
 from sqla_jobs.queue.fence import AttemptGuard, guard
 from sqla_jobs.queue.outcome import Interrupted
@@ -198,9 +199,13 @@ class Sessions:
 
 
 def refuse_autocommit(connection: Connection, option: str) -> None:
-    """Raise :exc:`.WorkerConfigError` when *connection* commits every statement."""
-    dbapi: Any = connection.connection.dbapi_connection
-    if not connection.dialect.detect_autocommit_setting(dbapi):
+    """Raise :exc:`.WorkerConfigError` when *connection* commits every statement.
+
+    Or :exc:`.EngineUnsuitableError`, when its transactions cannot carry jobs otherwise.
+    """
+    dialect = dialect_of(connection)
+    dialect.refuse_unfit(connection)
+    if not dialect.autocommits(connection):
         return
     raise WorkerConfigError(
         f"The sessions of {option}= are in AUTOCOMMIT, so nothing that a job writes "
