@@ -115,12 +115,9 @@ def was_settled(session: Session, job_id: str, fence: int, worker_id: str) -> Ve
         if row.state != JobState.RUNNING:
             return Verdict.ACCEPTED
         return Verdict.BUSY if str(row.worker_id) == worker_id else Verdict.STALE
+    # No other attempt ever had this fence.
     recorded = session.scalar(
-        select(Attempt.outcome).where(
-            Attempt.job_id == id_,
-            Attempt.fence == fence,
-            Attempt.worker_id == UUID(worker_id),
-        )
+        select(Attempt.outcome).where(Attempt.job_id == id_, Attempt.fence == fence)
     )
     gone = {None, AttemptOutcome.LOST}
     return Verdict.STALE if recorded in gone else Verdict.ACCEPTED

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sqla_jobs import JobSession
 from sqla_jobs.queue.claim import Claim
+from sqla_jobs.queue.control import retry_job
 from sqla_jobs.queue.fence import guard
 from sqla_jobs.queue.outcome import Dead, Interrupted, Retry, Snooze, Succeeded
 from sqla_jobs.queue.settle import Verdict
@@ -118,6 +119,17 @@ def test_a_new_life_by_a_rerun_is_no_false_alarm_either(fleet, proxy, shaky, cla
     lose_the_answer(proxy, shaky, worker, job, Succeeded())
 
     assert fleet.job(job.id).fence == job.fence + 1
+    assert fleet.was_settled(worker, job) is Verdict.ACCEPTED
+
+
+def test_a_success_that_an_operator_has_run_again_is_no_false_alarm(
+    fleet, proxy, shaky, claimed
+):
+    worker, job = claimed
+    lose_the_answer(proxy, shaky, worker, job, Succeeded())
+    with Session(fleet.engine) as session, session.begin():
+        retry_job(session, fleet.job(job.id).id)
+
     assert fleet.was_settled(worker, job) is Verdict.ACCEPTED
 
 
