@@ -113,7 +113,7 @@ class Parts:
             fence=self.heartbeat.fence,
             too_many_stuck=too_many_stuck,
         )
-        self.rescuer = Rescuer(self._door(), config.jobs, self.stats, freed=self._look)
+        self.rescuer = self._make_rescuer()
         self.janitor = Janitor(self._door(), config.jobs, self.stats)
 
     @property
@@ -131,6 +131,16 @@ class Parts:
             ttl=self.config.lease_ttl,
             one_writer=not self.dialect.skip_locked,
             outdated=outdated,
+        )
+
+    def _make_rescuer(self) -> Rescuer:
+        config = self.config
+        return Rescuer(
+            self._door(),
+            config.jobs,
+            self.stats,
+            ttl=config.lease_ttl,
+            freed=self._look,
         )
 
     def _make_claimer(self) -> Claimer:

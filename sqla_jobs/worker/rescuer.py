@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqla_jobs.worker.stats import Stats
 
 INTERVAL: Final = 7.0
+"""Seconds between two looks, at most; a shorter lease wants them sooner."""
 GRACE: Final = timedelta(seconds=2)
 """How long past its lease, or its deadline, an attempt is left alone."""
 DELAY: Final = timedelta(0)
@@ -46,13 +47,20 @@ class Rescuer(Service):
     name: ClassVar = "rescuer"
 
     def __init__(
-        self, door: Door, jobs: Jobs, stats: Stats, *, freed: Callable[[], None]
+        self,
+        door: Door,
+        jobs: Jobs,
+        stats: Stats,
+        *,
+        ttl: float,
+        freed: Callable[[], None],
     ) -> None:
         super().__init__()
         self._door = door
         self._jobs = jobs
         self._stats = stats
         self._freed = freed
+        self._interval = min(INTERVAL, ttl / 2)
         self._more = False
         self._tells = any(s.on_dead is not None for s in jobs.specs.values())
 
@@ -80,7 +88,7 @@ class Rescuer(Service):
 
     def pause(self) -> float:
         """Wait for the interval, unless there is more."""
-        return 0.0 if self._more else jittered(INTERVAL, 0.3)
+        return 0.0 if self._more else jittered(self._interval, 0.3)
 
     def close(self) -> None:
         """Give the connection back."""

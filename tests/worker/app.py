@@ -215,6 +215,11 @@ def billing(ctx, do):
     wait_for_go(ctx)
 
 
+def async_url(url: str) -> str:
+    """Return *url* for an async driver; psycopg is both."""
+    return url.replace("sqlite://", "sqlite+aiosqlite://")
+
+
 def run_worker(given: dict[str, Any]) -> None:
     """Run a worker until a signal comes; the body of a process."""
     logging.basicConfig(
@@ -225,7 +230,7 @@ def run_worker(given: dict[str, Any]) -> None:
         jobs,
         session=sessionmaker(create_engine(url), class_=JobSession),
         async_session=async_sessionmaker(
-            create_async_engine(url), class_=AsyncJobSession
+            create_async_engine(async_url(url)), class_=AsyncJobSession
         ),
         **given,
     )

@@ -107,17 +107,17 @@ def queue(engine: Engine, env: Mapping[str, str], monkeypatch) -> Iterator[Queue
 
 
 @pytest.fixture
-def start(pg_url: URL) -> Iterator[Callable[..., Worker]]:
+def start(url: URL, async_url: URL) -> Iterator[Callable[..., Worker]]:
     """Start workers beside the test; all are stopped at its end."""
     with ExitStack() as stack:
 
         def start(jobs: Jobs = app.jobs, **options: Any) -> Worker:
             if "session" not in options:
-                engine = create_engine(pg_url)
+                engine = create_engine(url)
                 stack.callback(engine.dispose)
                 options["session"] = sessionmaker(engine, class_=JobSession)
             if "async_session" not in options:
-                async_engine = create_async_engine(pg_url)
+                async_engine = create_async_engine(async_url)
                 stack.callback(lambda: asyncio.run(async_engine.dispose()))
                 options["async_session"] = async_sessionmaker(
                     async_engine, class_=AsyncJobSession

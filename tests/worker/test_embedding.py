@@ -17,6 +17,8 @@ from sqla_jobs.asyncio import AsyncJobContext, AsyncJobSession
 from tests.support.shop import Visit
 from tests.worker import app
 
+pytestmark = pytest.mark.each_kind
+
 
 class Gateway:
     def __init__(self):

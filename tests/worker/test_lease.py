@@ -14,6 +14,8 @@ from tests.support.shop import Effect
 from tests.support.waiting import wait_until
 from tests.worker import app
 
+pytestmark = pytest.mark.each_kind
+
 TERMINATE = text(
     "select count(pg_terminate_backend(pid)) from pg_stat_activity"
     " where datname = current_database() and pid <> pg_backend_pid()"

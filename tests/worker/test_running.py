@@ -14,6 +14,8 @@ from sqla_jobs.models import Attempt, Job, JobOutput, QueueRow
 from tests.support.waiting import wait_until
 from tests.worker import app
 
+pytestmark = pytest.mark.each_kind
+
 
 def test_both_kinds_of_handlers_commit_with_their_completion(queue, start):
     queue.add(app.visit, "a", "b")

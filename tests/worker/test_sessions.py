@@ -21,6 +21,8 @@ from tests.support.shop import Effect, Order, Visit
 from tests.support.waiting import wait_until
 from tests.worker import app
 
+pytestmark = pytest.mark.each_kind
+
 
 @pytest.fixture
 def jobs():

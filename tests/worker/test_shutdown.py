@@ -16,6 +16,8 @@ from sqla_jobs.models import Job
 from tests.support.waiting import wait_until
 from tests.worker import app
 
+pytestmark = pytest.mark.each_kind
+
 
 def attempts_of(queue, *states):
     query = select(Job.name, Job.state, Job.attempt).where(Job.state.in_(states))

@@ -17,6 +17,8 @@ from sqla_jobs.worker.supervisor import supervise
 from tests.support.waiting import wait_until
 from tests.worker import app
 
+pytestmark = pytest.mark.each_kind
+
 
 def supervise_workers(processes: int, options: dict) -> None:
     """Run a supervisor of workers; the body of a process."""
@@ -90,4 +92,4 @@ def test_a_command_that_fails_at_once_is_given_up_with_its_code(processes):
 def test_a_child_that_ends_by_itself_with_zero_is_not_replaced(processes):
     parent = processes.call(supervise_command, 2, "-c", "print('once', flush=True)")
     assert parent.wait(20.0) == 0
-    assert parent.lines.count("once") == 2
+    assert parent.output.count("once") == 2

@@ -27,6 +27,8 @@ from tests.support.waiting import wait_until
 from tests.worker import app
 from tests.worker.test_shutdown import away
 
+pytestmark = pytest.mark.each_kind
+
 
 def cpu():
     used = resource.getrusage(resource.RUSAGE_SELF)
