@@ -15,6 +15,8 @@ import threading
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
+from sqlalchemy.exc import DBAPIError
+
 from sqla_jobs.worker.errors import condition_of
 
 logger: Final = logging.getLogger("sqla_jobs.worker")
@@ -126,7 +128,7 @@ class Service(ABC):
         logger.warning(
             "%s failed and will be tried again: %s",
             self.name,
-            error,
+            error.orig if isinstance(error, DBAPIError) else error,
             exc_info=None if condition.startswith("database") else error,
         )
 

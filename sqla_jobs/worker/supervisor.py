@@ -139,6 +139,9 @@ class Supervisor:
             self._command,
             env={**os.environ, PIPE: str(self._read)},
             pass_fds=(self._read,),
+            # A Ctrl-C goes to the whole group of the terminal: a child that got it
+            # from there and from us would take it for two, and skip its grace.
+            process_group=0,
         )
         logger.info("worker process %d started", place.child.pid)
 

@@ -62,6 +62,21 @@ def test_its_processes_share_the_work_and_end_with_it(queue, supervisor):
     assert alive(queue) == set()
 
 
+def test_a_ctrl_c_in_the_terminal_is_one_signal_for_each(queue, supervisor):
+    """It reaches the whole group; twice, and running jobs would lose their grace."""
+    parent = supervisor(2, grace="60s")
+    wait_until(lambda: len(alive(queue)) == 2, 20.0)
+    queue.add(app.deaf, "a")
+    queue.wait_for_visits(1)
+    parent.signal_group(signal.SIGINT)
+    parent.wait_for_line("stopping: SIGINT")
+    wait_until(lambda: len(alive(queue)) == 1)
+    assert queue.states() == {"running": 1}
+    queue.go()
+    assert parent.wait() == 0
+    assert queue.states() == {"succeeded": 1}
+
+
 def test_a_process_that_is_killed_is_replaced(queue, supervisor):
     parent = supervisor(2)
     wait_until(lambda: len(alive(queue)) == 2, 20.0)
