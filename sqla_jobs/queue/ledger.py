@@ -123,6 +123,7 @@ class Ledger:
             return
         refused: list[JobsError] = []
         wakes = self.wakes(connection)
+        self._written[_depth_now(connection)].extend(job.handle for job in jobs)
         try:
             take_turn(connection)
             for action in sorted(actions, key=lambda action: action.job_id):
@@ -132,7 +133,6 @@ class Ledger:
                     # The transaction is usable, so all others are written first.
                     refused.append(error)
             if jobs:
-                self._written[_depth_now(connection)].extend(j.handle for j in jobs)
                 try:
                     write(connection, jobs, wakes)
                 except DuplicateJobError as error:
@@ -153,8 +153,8 @@ class Ledger:
         owed = bool(self.jobs or self.actions)
         self._flush_fenced(connection)
         if self._written and self.fence is None and not owed:
-            # Jobs were written earlier. If a statement has failed since then and its
-            # error was swallowed, the COMMIT would roll them back and raise nothing;
+            # Something was written earlier. If a statement has failed since then and its
+            # error was swallowed, the COMMIT would roll it back and raise nothing;
             # any statement raises.
             connection.exec_driver_sql("SELECT 1")
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Session as PlainSession
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-from sqla_jobs import JobSession, clock, enqueue, enqueue_many, write_jobs
+from sqla_jobs import Jobs, JobSession, clock, enqueue, enqueue_many, write_jobs
 from sqla_jobs.exc import EnqueueArgumentError, PayloadError
 from sqla_jobs.models import Job
 from tests.support.enqueuing import Work, bodies, keys, orders, other, stored, work
@@ -23,6 +23,13 @@ from tests.support.shop import Base, Order
 
 pytestmark = pytest.mark.conformance
 
+named = Jobs().declare(
+    "shop.named",
+    input=Work,
+    output=int,
+    idempotency_key=lambda i: "k",
+    tenant=lambda i: i.key,
+)
 LATER = datetime(2031, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 
 
@@ -249,8 +256,19 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.parametrize("key", HOSTILE[:-1], ids=range(len(HOSTILE) - 1))
+def test_tenants_are_data(Session, second_engine, key):
+    with Session.begin() as session:
+        first = session.enqueue(named, Work(key))
+    with Session.begin() as session:
+        again = session.enqueue(named, Work(key, 2), on_duplicate="rerun")
+    assert (again.id, again.outcome) == (first.id, "rerun")
+    job = stored(second_engine, "k")
+    assert (job.tenant, job.input) == (key, {"key": key, "n": 2})
+
+
 @pytest.mark.parametrize("key", HOSTILE, ids=range(len(HOSTILE)))
-def test_keys_and_tenants_are_data(Session, second_engine, key):
+def test_keys_are_data(Session, second_engine, key):
     with Session.begin() as session:
         first = session.enqueue(work, Work(key))
     with Session.begin() as session:

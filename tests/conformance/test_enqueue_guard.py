@@ -15,11 +15,11 @@ from sqlalchemy import event, insert, text
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.orm import Session as PlainSession
 
-from sqla_jobs import JobSession, enqueue, write_jobs
+from sqla_jobs import JobSession, cancel_job, enqueue, write_jobs
 from sqla_jobs.dialects import dialect_named
 from sqla_jobs.exc import DuplicateJobError, NotWrittenError
 from sqla_jobs.queue import wakeup
-from tests.support.enqueuing import Work, keys, nothing_lasts, orders, work
+from tests.support.enqueuing import Work, keys, nothing_lasts, orders, stored, work
 from tests.support.failing import FAILURES, KEY
 from tests.support.shop import Order
 
@@ -371,6 +371,22 @@ def test_a_swallowed_error_of_the_app_cannot_lose_written_jobs_silently(
         with pytest.raises(DBAPIError, match="aborted"):
             target.commit()
         target.close()
+
+
+@pytest.mark.needs("server")
+def test_a_swallowed_error_of_the_app_cannot_lose_an_early_cancel_silently(
+    pool_of_one, second_engine
+):
+    with JobSession(second_engine) as session, session.begin():
+        handle = session.enqueue(work, Work("a"))
+    with JobSession(pool_of_one) as session:
+        cancel_job(session, handle.id)
+        session.write_jobs()
+        with contextlib.suppress(DBAPIError):
+            session.execute(text("SELECT 1/0"))
+        with pytest.raises(DBAPIError, match="aborted"):
+            session.commit()
+    assert stored(second_engine, "a").state == "ready"
 
 
 # --- interrupted -----------------------------------------------------------------------
