@@ -342,6 +342,18 @@ class JobNotDiscardableError(JobsError):
         )
 
 
+class RowUnreadableError(JobsError):
+    """A job's row, or one of its attempts', holds what cannot be decoded."""
+
+    code = "row-unreadable"
+
+    def __init__(self, job_id: UUID, reason: str) -> None:
+        """Tell the *reason* why *job_id* cannot be shown."""
+        self.job_id, self.reason = job_id, reason
+        remedy = "repair its rows, or discard it"
+        super().__init__(f"Job {job_id} cannot be read ({reason}): {remedy}.")
+
+
 # --- attempts ------------------------------------------------------------------------
 
 

@@ -38,9 +38,7 @@ FINISHED: Final = frozenset({JobState.SUCCEEDED, JobState.DEAD, JobState.CANCELL
 
 TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.READY: frozenset({JobState.RUNNING, JobState.CANCELLED}),
-    JobState.WAITING: frozenset(
-        {JobState.READY, JobState.RUNNING, JobState.CANCELLED}
-    ),
+    JobState.WAITING: frozenset({JobState.READY, JobState.RUNNING, JobState.CANCELLED}),
     JobState.RUNNING: frozenset(JobState) - {JobState.RUNNING},
     JobState.SUCCEEDED: frozenset({JobState.READY}),
     JobState.DEAD: frozenset({JobState.READY}),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from sqla_jobs import inspect
 from sqla_jobs.cli import json, tables
 from sqla_jobs.cli.command import Verbs, json_option, place_options
 from sqla_jobs.cli.lists import (
-    WIDE,
     chosen,
     filter_options,
-    job_cell,
     job_cells,
+    job_columns,
     now,
     page_options,
     tell_rest,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sqla_jobs.cli.command import Place
-    from sqla_jobs.inspect import DeadGroups, DeadLetter, Page
+    from sqla_jobs.inspect import DeadGroup, DeadGroups, DeadLetter, Page
 
 
 @click.group(cls=Verbs)
@@ -78,20 +77,16 @@ def list_(
 
 
 def _print_letters(page: Page[DeadLetter], seen_at: datetime) -> None:
-    wide = tables.is_wide()
-    made = tables.table(
-        *(("id", *WIDE, "error", "died") if wide else ("dead job", "died"))
-    )
+    columns = job_columns()
+    wide = "key" in columns
+    made = tables.table(*columns, *(["error"] if wide else []), "died")
     for letter in page.items:
         said = _summary(letter.error_type, last_line(letter.error))
         error = tables.cell(said, "red")
         ended = letter.finished_at
         died = "-" if ended is None else tables.relative(ended, seen_at)
-        if wide:
-            made.add_row(*job_cells(letter), error, died)
-        else:
-            below = Text("  ") + error if said else None
-            made.add_row(tables.stack(job_cell(letter), below), died)
+        cells = job_cells(letter, error if said else None)
+        made.add_row(*cells, *([error] if wide else []), died)
     tables.show(made, "No dead letters.")
     tell_rest(page)
 
@@ -100,9 +95,8 @@ def _print_groups(found: DeadGroups, seen_at: datetime) -> None:
     made = tables.table("dead", "job and error, one of them", "died")
     made.columns[0].justify = "right"
     for group in found.groups:
-        first, last = (
-            tables.relative(at, seen_at) for at in (group.first_at, group.last_at)
-        )
+        last = tables.relative(group.last_at, seen_at)
+        first = tables.relative(group.first_at, seen_at)
         made.add_row(
             tables.count(group.count),
             tables.stack(
@@ -116,12 +110,25 @@ def _print_groups(found: DeadGroups, seen_at: datetime) -> None:
             ),
         )
     tables.show(made, "No dead letters.")
+    if found.groups:
+        _tell_how(found.groups[0])
     if found.more:
-        click.echo(
-            f"There are more: {found.looked_at:,} deaths were looked at, the latest"
-            f" ones, and {len(found.groups):,} groups are shown.",
-            err=True,
-        )
+        click.echo("There are more groups: see --limit.", err=True)
+    if found.older:
+        deaths = f"{found.looked_at:,} deaths"
+        click.echo(f"Only the latest {deaths} were looked at: see --until.", err=True)
+
+
+def _tell_how(group: DeadGroup) -> None:
+    """Say what can be done about *group*, as commands to copy."""
+    again = ["sqla-jobs", "dead", "retry", "--all", "--name", group.name]
+    if group.error_type is not None:
+        again += ["--error", group.error_type]
+    click.echo(
+        f"\nLook at one: sqla-jobs jobs show {group.sample_id}\n"
+        f"Run them again: {tables.visible(shlex.join(again))}",
+        err=True,
+    )
 
 
 def _summary(kind: str | None, last: str) -> str:

@@ -10,11 +10,10 @@ from sqla_jobs import inspect
 from sqla_jobs.cli import json, tables
 from sqla_jobs.cli.command import Verbs, json_option, place_options
 from sqla_jobs.cli.lists import (
-    WIDE,
     chosen,
     filter_options,
-    job_cell,
     job_cells,
+    job_columns,
     now,
     page_options,
     tell_rest,
@@ -61,12 +60,10 @@ def list_(
     if as_json:
         json.write(page.as_dict())
         return
-    wide = tables.is_wide()
-    narrow = ("job", "state", "tries", "when")
-    made = tables.table(*(("id", *WIDE, *narrow[1:]) if wide else narrow))
+    made = tables.table(*job_columns(), "state", "tries", "when")
     for job in page.items:
         made.add_row(
-            *(job_cells(job) if wide else (job_cell(job),)),
+            *job_cells(job),
             tables.state(job.state),
             f"{job.attempt}/{job.max_attempts}",
             _when(job, seen_at),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from rich.text import Text
 from sqlalchemy import select
 
 from sqla_jobs import clock
@@ -16,7 +17,8 @@ from sqla_jobs.exc import DurationError
 from sqla_jobs.inspect import JobFilter
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
 
     from sqla_jobs.inspect import JobSummary, Page
@@ -123,27 +125,31 @@ def chosen(
     return JobFilter(state=state, **given)
 
 
-WIDE: Final = ("name", "queue", "tenant", "key")
-"""What of a job has a column of its own where there is room."""
+def job_columns() -> Sequence[str]:
+    """Return the names of the columns that say which job it is, as many as fit."""
+    width = tables.width()
+    if width >= tables.WIDE:
+        return ("id", "name", "queue", "tenant", "key")
+    return ("id", "job") if width >= tables.MIDDLE else ("job",)
 
 
-def job_cells(job: JobSummary) -> list[Text]:
-    """Return the id and :data:`WIDE` of a job."""
-    tenant = "-" if job.tenant is None else job.tenant
-    return [
-        tables.cell(value) for value in (job.id, job.name, job.queue, tenant, job.key)
-    ]
+def job_cells(job: JobSummary, below: Text | None = None) -> list[Text]:
+    """Return the cells of :func:`job_columns`; *below* is added where lines are short.
 
-
-def job_cell(job: JobSummary) -> Text:
-    """Return the same below each other, for 80 columns; the id can still be copied."""
+    The id is whole at any width, so that it can be copied into the next command.
+    """
+    columns = job_columns()
+    if "key" in columns:
+        tenant = "-" if job.tenant is None else job.tenant
+        whole = (job.id, job.name, job.queue, tenant, job.key)
+        return [tables.cell(value) for value in whole]
     named = [("tenant", job.tenant), ("key", job.key)]
     place = [job.queue] + [f"{n} {value}" for n, value in named if value is not None]
-    return tables.stack(
-        tables.cell(job.id),
-        tables.cell(f"  {job.name}"),
-        tables.cell(f"  {', '.join(place)}", "dim"),
-    )
+    lines = [tables.cell(job.name), tables.cell(", ".join(place), "dim"), below]
+    if "id" in columns:
+        return [tables.cell(job.id), tables.stack(*lines)]
+    indented = (None if line is None else Text("  ") + line for line in lines)
+    return [tables.stack(tables.cell(job.id), *indented)]
 
 
 def now(session: Session) -> datetime:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sqla_jobs.cli.command import Verbs
+from sqla_jobs.cli.config import config
 from sqla_jobs.cli.db import db
 from sqla_jobs.cli.dead import dead
 from sqla_jobs.cli.jobs import jobs
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(code_version(), prog_name="sqla-jobs")
+@click.version_option(code_version(), message="sqla-jobs %(version)s")
 def sqla_jobs() -> None:
     """Durable background jobs in your application's own database.
 
@@ -30,7 +31,7 @@ def sqla_jobs() -> None:
     """
 
 
-for verb in (worker, jobs, dead, queues, workers, db):
+for verb in (worker, jobs, dead, queues, workers, db, config):
     sqla_jobs.add_command(verb)
 
 

@@ -26,8 +26,15 @@ STYLES: Final[dict[str, str]] = {
 }
 PIPE_WIDTH: Final = 160
 """Columns where no terminal says how many it has."""
-WIDE: Final = 120
+WIDE: Final = 150
+"""Columns in which all facts of a job stand on one line."""
+MIDDLE: Final = 100
+"""Columns in which they stand on two, beside the id."""
 ID_WIDTH: Final = 36
+WHOLE: Final = frozenset(
+    {"id", "state", "tries", "when", "died", "lease", "running", "started", "took"}
+)
+"""Columns whose short texts are never broken."""
 
 
 def console() -> Console:
@@ -40,9 +47,8 @@ def table(*columns: str) -> Table:
     """Return an empty table without lines; a column that holds ids is never cut."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in columns:
-        least = ID_WIDTH if name in {"id", "job", "dead job"} else None
-        whole = name in {"id", "state", "tries", "when", "died"}
-        made.add_column(name, no_wrap=whole, min_width=least, overflow="fold")
+        least = ID_WIDTH if name in {"id", "job"} else None
+        made.add_column(name, no_wrap=name in WHOLE, min_width=least, overflow="fold")
     return made
 
 
@@ -119,9 +125,9 @@ def show(made: Table, empty: str) -> None:
     console().print(or_text(made, empty))
 
 
-def is_wide() -> bool:
-    """Tell whether a job's facts fit on one line beside its id."""
-    return console().width >= WIDE
+def width() -> int:
+    """Return the columns of the terminal, or of what is written without one."""
+    return console().width
 
 
 def facts(pairs: Iterable[tuple[str, Text | str]]) -> Table:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
 from sqla_jobs.cli import tables
+from sqla_jobs.inspect.groups import normalised
+from sqla_jobs.inspect.trace import UNDECLARED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +27,13 @@ def print_trace(trace: JobTrace) -> None:
     out.print()
     if trace.attempts:
         out.print(_attempts(trace))
-        failed = [a for a in trace.attempts if a.error_type or a.error]
-        for attempt in failed[-ERRORS_SHOWN:]:
-            _print_error(attempt)
-        if len(failed) > ERRORS_SHOWN:
-            out.print()
-            out.print(Text("Earlier errors: --json shows them.", style="dim"))
+        _print_errors(trace)
     else:
         out.print(Text("No attempt has ended yet.", style="dim"))
+    if trace.input_hidden == trace.output_hidden == UNDECLARED:
+        text = "input and output are shown when --app names the declaration"
+        out.print(Text(f"\n{text}, which knows the sensitive fields.", style="dim"))
+        return
     for name, value, hidden in (
         ("input", trace.input, trace.input_hidden),
         ("output", trace.output, trace.output_hidden),
@@ -98,10 +100,29 @@ def _attempts(trace: JobTrace) -> object:
     return made
 
 
-def _print_error(attempt: AttemptTrace) -> None:
+def _print_errors(trace: JobTrace) -> None:
+    """Print the last errors; those that differ in numbers alone are told once."""
+    failed = [a for a in trace.attempts if a.error_type or a.error]
+    causes = [
+        list(alike)
+        for _, alike in groupby(
+            failed, lambda a: (a.error_type, normalised(a.error or ""))
+        )
+    ]
+    for alike in causes[-ERRORS_SHOWN:]:
+        first, last = alike[0], alike[-1]
+        which = f"attempt {last.number}"
+        if first is not last:
+            which = f"attempts {first.number} to {last.number}, the last one"
+        _print_error(which, last)
+    if len(causes) > ERRORS_SHOWN:
+        tables.console().print(Text("\nEarlier errors: see --json.", style="dim"))
+
+
+def _print_error(which: str, attempt: AttemptTrace) -> None:
     out = tables.console()
     kind = tables.visible(attempt.error_type or "error")
     out.print()
-    out.print(Text(f"attempt {attempt.number}: {kind}", style="red"))
+    out.print(Text(f"{which}: {kind}", style="red"))
     if attempt.error:
         out.print(Text(tables.visible(attempt.error, lines=True)))

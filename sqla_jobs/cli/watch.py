@@ -61,7 +61,7 @@ def watch(
         raise click.UsageError("--watch is for people; --json looks once.")
     with place.look() as session:
         shown = frame(session)
-        if not sys.stdout.isatty():
+        if not _on_terminal():
             tables.console().print(shown)
             return
         seen_at = tables.moment(now(session))
@@ -86,3 +86,7 @@ def watch(
                         session.close()  # Else a broken connection is kept.
         except KeyboardInterrupt:
             return
+
+
+def _on_terminal() -> bool:
+    return sys.stdout.isatty()

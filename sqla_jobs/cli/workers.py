@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import click
+from rich.text import Text
 
 from sqla_jobs import inspect
 from sqla_jobs.cli import json, tables
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from rich.table import Table
-    from rich.text import Text
     from sqlalchemy.orm import Session
 
     from sqla_jobs.cli.command import Place
@@ -47,27 +48,36 @@ def _table(session: Session) -> Table | Text:
     found = inspect.workers(session)
     seen_at = now(session)
     made = tables.table("worker", "lease", "queues", "running", "started")
+    made.columns[3].justify = "right"
     for stats in found:
         made.add_row(
             tables.stack(
                 tables.cell(f"{stats.host}:{stats.pid}"),
-                tables.cell(f"  {_running(stats)}", "dim") if stats.jobs else None,
+                *(tables.cell(f"  {line}", "dim") for line in _running(stats)),
             ),
             _lease(stats),
-            tables.cell(", ".join(f"{q}:{room}" for q, room in stats.queues.items())),
+            _queues(stats),
             str(stats.running),
             tables.relative(stats.started_at, seen_at),
         )
     return tables.or_text(made, "No workers.")
 
 
-def _running(stats: WorkerStats) -> str:
+def _queues(stats: WorkerStats) -> Text:
+    """Return the queues with their room, below each other where lines are short."""
+    rooms = [tables.cell(f"{name}:{room}") for name, room in stats.queues.items()]
+    return Text(", " if tables.width() >= tables.MIDDLE else "\n").join(rooms)
+
+
+def _running(stats: WorkerStats) -> list[str]:
     """Return the names of what *stats* runs, the longest first, each one once."""
-    names = list(dict.fromkeys(job.name for job in stats.jobs))
-    return ", ".join(names[:NAMES_SHOWN]) + (", …" if names[NAMES_SHOWN:] else "")
+    names = Counter(job.name for job in stats.jobs)
+    shown = list(names.items())[:NAMES_SHOWN]
+    lines = [f"{name} x{count}" if count > 1 else name for name, count in shown]
+    return [*lines, *(["…"] if len(names) > NAMES_SHOWN else [])]
 
 
 def _lease(stats: WorkerStats) -> Text:
     if stats.alive:
-        return tables.cell(f"{tables.span(stats.lease_left)} left", "green")
-    return tables.cell(f"expired {tables.span(-stats.lease_left)} ago", "red")
+        return tables.cell(f"{tables.span(stats.lease_left, 1)} left", "green")
+    return tables.cell(f"expired {tables.span(-stats.lease_left, 1)} ago", "red")

@@ -23,11 +23,10 @@ LOOKED_AT: Final = COUNT_LIMIT - 1
 LINE: Final = 200
 """Characters of a line that are compared and shown."""
 
-# What makes two errors of one cause different: ids, addresses, numbers. A word that
-# holds a digit is a number of something ("host-12", "0x7f", "42nd").
+# What makes two errors of one cause different: ids, addresses, digests, numbers.
 _PARTICULAR: Final = re.compile(
     r"""[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
-      | 0x[0-9a-f]+ | \b[0-9a-f]*[0-9][0-9a-f]{11,}\b | [0-9]+(?:[.,:][0-9]+)*""",
+      | 0x[0-9a-f]+ | \b(?=[0-9a-f]*[0-9])[0-9a-f]{12,}\b | [0-9]+(?:[.,:][0-9]+)*""",
     re.IGNORECASE | re.VERBOSE,
 )
 
@@ -66,8 +65,12 @@ def dead_groups(
     ]
     # Stable: of two of one size, the one with the latest death comes first.
     groups.sort(key=lambda group: -group.count)
-    more = len(found) > LOOKED_AT or len(groups) > limit
-    return DeadGroups(groups[:limit], len(rows), more)
+    return DeadGroups(
+        groups[:limit],
+        more=len(groups) > limit,
+        looked_at=len(rows),
+        older=len(found) > LOOKED_AT,
+    )
 
 
 def last_line(error: str | None) -> str:
@@ -76,6 +79,6 @@ def last_line(error: str | None) -> str:
     return lines[-1].strip()[:LINE] if lines else ""
 
 
-def normalised(line: str) -> str:
-    """Return *line* with ``#`` for its numbers and ids."""
-    return _PARTICULAR.sub("#", line)
+def normalised(text: str) -> str:
+    """Return *text* with ``#`` for its numbers and ids."""
+    return _PARTICULAR.sub("#", text)

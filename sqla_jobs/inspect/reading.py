@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DataError, DBAPIError
 
+from sqla_jobs.exc import RowUnreadableError
 from sqla_jobs.inspect.results import Unreadable
 
 if TYPE_CHECKING:
@@ -58,6 +59,19 @@ def parted(
         else:
             rows.append(each)
     return rows, bad
+
+
+def decoded(
+    session: Session, job_id: UUID, statement: Select[*tuple[Any, ...]]
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return the rows of *statement*, which are about one job, all of them or none.
+
+    :raises RowUnreadableError: one cannot be decoded.
+    """
+    try:
+        return session.execute(statement).all()
+    except UNDECODABLE as error:
+        raise RowUnreadableError(job_id, reason_of(error)) from error
 
 
 def reason_of(error: Exception) -> str:

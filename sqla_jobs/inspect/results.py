@@ -122,10 +122,12 @@ class DeadGroups(Facts):
     """Dead letters by what they died of, the largest group first."""
 
     groups: Sequence[DeadGroup]
+    more: bool
+    """There are more groups."""
     looked_at: int
     """Dead jobs that were grouped, the latest ones."""
-    more: bool
-    """There are older dead jobs that were not looked at, or more groups."""
+    older: bool
+    """There are dead jobs that were not looked at: they died earlier."""
 
 
 @attrs.frozen(kw_only=True)

@@ -12,6 +12,7 @@ from sqla_jobs import clock
 from sqla_jobs.declare.job import JobSpec
 from sqla_jobs.exc import JobNotFoundError
 from sqla_jobs.inspect.listing import SUMMARY, facts
+from sqla_jobs.inspect.reading import decoded
 from sqla_jobs.inspect.results import AttemptTrace, JobTrace
 from sqla_jobs.models import Attempt, Job, JobBody, JobOutput, WorkerRow
 from sqla_jobs.states import CLAIMABLE, JobState
@@ -46,9 +47,12 @@ def job(
     Input and output are shown with their ``Sensitive`` fields masked, which takes the
     declaration: without *registry*, or when it does not declare the job, they are not
     even loaded. Of many attempts the last hundred are shown. Emits three SELECTs;
-    raises :exc:`.JobNotFoundError`.
+    raises :exc:`.JobNotFoundError`, and :exc:`.RowUnreadableError` when somebody wrote
+    what cannot be decoded.
     """
-    row = session.execute(
+    rows = decoded(
+        session,
+        job_id,
         select(
             *SUMMARY,
             *(Job.fence, Job.interruptions, Job.deadline_at, Job.cancel_reason),
@@ -58,10 +62,11 @@ def job(
             clock.now().label("seen_at"),
         )
         .outerjoin(WorkerRow, WorkerRow.id == Job.worker_id)
-        .where(Job.id == job_id)
-    ).one_or_none()
-    if row is None:
+        .where(Job.id == job_id),
+    )
+    if not rows:
         raise JobNotFoundError(job_id)
+    [row] = rows
     known = facts(row)
     host, pid = known.pop("host"), known.pop("pid")
     spec = _spec_of(row.name, registry)
@@ -89,7 +94,9 @@ def _attempts(
     session: Session, row: Row[*tuple[Any, ...]], worker: str | None
 ) -> Sequence[AttemptTrace]:
     """Return the recorded attempts, and the one without a record, in order."""
-    newest = session.execute(
+    newest = decoded(
+        session,
+        row.id,
         # Columns, not entities: what the session loaded before may be out of date.
         select(
             *(Attempt.fence, Attempt.number, Attempt.outcome, Attempt.worker),
@@ -97,8 +104,8 @@ def _attempts(
         )
         .where(Attempt.job_id == row.id)
         .order_by(Attempt.fence.desc())
-        .limit(MAX_ATTEMPTS_SHOWN)
-    ).all()
+        .limit(MAX_ATTEMPTS_SHOWN),
+    )
     recorded = [
         AttemptTrace(
             number=attempt.number,

@@ -144,8 +144,51 @@ def test_show_tells_all_attempts_and_the_last_errors(run, session):
     assert "2026-11-30 12:00:00 UTC" in said.out
     assert said.out.count("host-1:42") == 5
     assert "attempt 5 failed" in said.out
+    assert "attempts 1 to 5, the last one: ValueError" in said.out
     assert "attempt 1 failed" not in said.out
-    assert "--json" in said.out
+
+
+def test_show_tells_each_cause_once_and_where_the_others_are(run, session):
+    job_id = add(session, "dead", attempt=6)
+    causes = ["no disk 1", "no disk 2", "no net", "no mail", "no luck 5", "no luck 6"]
+    for number, cause in enumerate(causes, 1):
+        add_attempt(session, job_id, number, error=cause)
+    session.commit()
+
+    said = run("jobs", "show", job_id).out
+
+    labels = [line for line in said.splitlines() if line.startswith("attempt")][1:]
+    assert labels == [
+        "attempt 3: ValueError",
+        "attempt 4: ValueError",
+        "attempts 5 to 6, the last one: ValueError",
+    ]
+    assert "no luck 6" in said
+    assert "no luck 5" not in said
+    assert "no disk" not in said
+    assert "Earlier errors: see --json." in said
+    assert "no disk 1" in run("jobs", "show", job_id, "--json").out
+    assert "--app" in said
+
+
+def test_a_row_that_cannot_be_read_is_named_below_the_others(run, session, engine):
+    good, bad = add(session), add(session)
+    rotten = {"postgresql": "infinity", "sqlite": "some day"}[engine.dialect.name]
+    stored = bad.hex if engine.dialect.name == "sqlite" else str(bad)
+    session.execute(
+        text("UPDATE sqla_job SET run_at = :at WHERE id = :id"),
+        {"at": rotten, "id": stored},
+    )
+    session.commit()
+
+    said = run("jobs", "list")
+    assert said.code == 0
+    assert str(good) in said.out
+    assert f"Job {bad} cannot be read" in said.err
+    document = run("jobs", "list", "--json").json
+    assert [row["id"] for row in document["unreadable"]] == [str(bad)]
+    shown = run("jobs", "show", bad, "--json")
+    assert (shown.code, shown.json["error"]["code"]) == (1, "row-unreadable")
 
 
 @pytest.mark.covers("T66")
@@ -189,6 +232,25 @@ def test_text_from_rows_cannot_steer_the_terminal(run, session, monkeypatch):
         assert not {*said.out} & {*"\x1b\x07\u202e\r\x9b"}
         assert "[bold red]" in said.out
     assert run("jobs", "show", job_id, "--json").json["name"] == NASTY
+
+
+@pytest.mark.covers("T66")
+def test_what_is_declared_sensitive_stays_hidden_everywhere(run, session):
+    """Lists, groups, previews and JSON never load an input."""
+    payload = {"order": 1, "card": "4111-1111"}
+    job_id = add(session, "dead", name="shop.charge", input=payload)
+    for command in (
+        ("jobs", "list"),
+        ("dead", "list"),
+        ("dead", "list", "--group"),
+        ("dead", "retry", "--all", "--dry-run"),
+        ("jobs", "show", job_id),
+        ("jobs", "show", job_id, "--app", APP),
+    ):
+        for options in ((), ("--json",)):
+            said = run(*command, *options)
+            assert said.code == 0
+            assert "4111" not in said.out.replace(str(job_id), "") + said.err
 
 
 @pytest.mark.covers("C118", "C125")
