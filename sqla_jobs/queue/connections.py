@@ -6,7 +6,7 @@ its connect events such as IAM tokens), and never leaks our settings into its po
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.engine import Engine, make_url
@@ -43,14 +43,37 @@ def own_engine(app_engine: Engine, *, url: URL | str | None = None) -> Engine:
         )
     else:
         target = make_url(url) if url is not None else app_engine.url
-        name = f"{target.get_backend_name()}+{driver}"
-        engine = create_engine(target.set(drivername=name), hide_parameters=True)
+        engine = create_engine(_for_driver(target, driver), hide_parameters=True)
     dialect.arrange(engine)
     options = app_engine.get_execution_options()
     translation = options.get("schema_translate_map")
     if translation:
         return engine.execution_options(schema_translate_map=translation)
     return engine
+
+
+_ASYNCPG_TO_LIBPQ: Final[dict[str, str | None]] = {
+    "ssl": "sslmode",
+    "timeout": "connect_timeout",
+    # What only tunes asyncpg itself.
+    "command_timeout": None,
+    "max_cached_statement_lifetime": None,
+    "max_cacheable_statement_size": None,
+    "prepared_statement_cache_size": None,
+    "prepared_statement_name_func": None,
+    "statement_cache_size": None,
+}
+"""Settings in a URL for asyncpg, as libpq calls them."""
+
+
+def _for_driver(url: URL, driver: str) -> URL:
+    query = dict(url.query)
+    if url.get_driver_name() == "asyncpg":
+        for name in _ASYNCPG_TO_LIBPQ.keys() & query.keys():
+            value, other = query.pop(name), _ASYNCPG_TO_LIBPQ[name]
+            if other is not None:
+                query[other] = value
+    return url.set(drivername=f"{url.get_backend_name()}+{driver}", query=query)
 
 
 def root_engine(engine: Engine) -> Engine:
