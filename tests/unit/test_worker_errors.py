@@ -18,7 +18,14 @@ def caught(error):
 @pytest.mark.covers("T58")
 @pytest.mark.parametrize(
     "message",
-    ["x" * 10_000_000, "a\x00b" * 10, "\ud800 lone", "é" * 9_000, "\U0001d4b3" * 5_000, ""],
+    [
+        "x" * 10_000_000,
+        "a\x00b" * 10,
+        "\ud800 lone",
+        "é" * 9_000,
+        "\U0001d4b3" * 5_000,
+        "",
+    ],
     ids=["10 MB", "NUL", "surrogate", "2 bytes each", "4 bytes each", "empty"],
 )
 def test_t58_any_text_is_bounded_and_clean(message):
