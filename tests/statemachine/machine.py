@@ -105,9 +105,22 @@ class Machine(RuleBasedStateMachine):
 
     # --- time and workers ------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([0.000001, 1, 5, 5, 11, 31, 61, 700]))
-    def let_time_pass(self, seconds: float) -> None:
-        self.model.now = clock.advance(timedelta(seconds=seconds))
+    @rule(
+        seconds=st.sampled_from([0.000001, 1, 5, 11, 31, 75, 700]), beat=st.booleans()
+    )
+    def let_time_pass(self, seconds: float, beat: bool) -> None:
+        """Without a beat, leases end; with beats, deadlines pass under live workers."""
+        left = timedelta(seconds=seconds)
+        while beat and left > TTL / 2:
+            self._advance(TTL / 2)
+            left -= TTL / 2
+            for worker in filter(self.model.alive, self.workers):
+                assert self.fleet.renew(worker, ttl=TTL).alive
+                self.model.leases[worker] = self.model.now + TTL
+        self._advance(left)
+
+    def _advance(self, by: timedelta) -> None:
+        self.model.now = clock.advance(by)
 
     def _worker(self, nth: int) -> str:
         """Choose a worker; mostly one that is alive, started if there is none."""
@@ -130,12 +143,19 @@ class Machine(RuleBasedStateMachine):
         return job is not None and job.owned_by(held.worker, held.claim.fence)
 
     def _picked(self, nths: Sequence[int]) -> list[Held]:
-        """Choose claims, mostly of attempts that go on; any may be out of date."""
-        owned = self._owned() or self.held
-        return [
-            self.held[n % len(self.held)] if n % 4 == 3 else owned[n % len(owned)]
-            for n in nths
-        ]
+        """Choose claims: of attempts that go on, or (one in three) out of date.
+
+        The best zombie is one whose job runs again, at best on the same worker.
+        """
+        owned = self._owned()
+        owners = {(h.claim.id, h.worker) for h in owned}
+        running = {h.claim.id for h in owned}
+        stale = [h for h in self.held if h not in owned]
+        again = [h for h in stale if h.claim.id in running]
+        same = [h for h in again if (h.claim.id, h.worker) in owners]
+        zombies = same or again or stale or owned
+        pools = [zombies, owned or stale, owned or stale]
+        return [pools[n % 3][n // 3 % len(pools[n % 3])] for n in nths]
 
     @rule(nth=NTH)
     def beat(self, nth: int) -> None:
@@ -326,6 +346,7 @@ class Machine(RuleBasedStateMachine):
         held = self.held[-1]
         job = self.model.find(_id(held.claim))
         assert job is not None
+        self._advance(timedelta(seconds=1))
         if cancel and nth % 2:
             self._control(job, cancel_job, self.model.cancel, JobNotCancellableError)
         if wish.mode == "rerun":
@@ -343,6 +364,22 @@ class Machine(RuleBasedStateMachine):
         """The same once more: what has happened to a job before is what matters."""
         self._live(nth, outcome, wish, cancel)
 
+    @rule(nth=NTH, outcome=OUTCOMES, times=st.integers(2, 5), wish=WISHES)
+    def stumble(self, nth: int, outcome: Outcome, times: int, wish: Wish) -> None:
+        """End several attempts in the same way, one after the other."""
+        wish = attrs.evolve(wish, mode="keep")
+        for _ in range(times):
+            self._live(nth * 2, outcome, wish, cancel=False)
+            self._advance(getattr(outcome, "delay", timedelta(0)))
+
+    @rule(nth=NTH, wish=WISHES)
+    def overrun(self, nth: int, wish: Wish) -> None:
+        """Let a deadline pass while the worker goes on beating."""
+        self.enqueue(attrs.evolve(wish, spec=SLOW, delay=timedelta(0)))
+        self._claim(self._worker(nth), {SLOW.queue: 1})
+        self.let_time_pass(75, beat=True)
+        self._sweep()
+
     # --- sweeps ----------------------------------------------------------------------
 
     @rule(nth=NTH, expire=st.booleans())
@@ -353,6 +390,9 @@ class Machine(RuleBasedStateMachine):
             worker = owned[nth % len(owned)].worker
             self.fleet.expire(worker)
             self.model.leases[worker] = self.model.now - timedelta(days=1)
+        self._sweep()
+
+    def _sweep(self) -> None:
         wanted = self.model.rescue(GRACE, DELAY)
         rescued = self.fleet.rescue(grace=GRACE, delay=DELAY)
         assert {
