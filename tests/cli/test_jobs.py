@@ -6,7 +6,7 @@ import json
 from uuid import UUID
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
 from sqla_jobs import inspect
@@ -279,3 +279,22 @@ def test_missing_tables_name_the_command_that_makes_them(run, session):
     assert said.code == 1
     assert "sqla-jobs db ddl" in said.err
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("jobs", "list"),
+        ("dead", "list", "--group"),
+        ("queues",),
+        ("workers",),
+        ("queues", "--watch"),
+        ("jobs", "cancel", "--all", "--dry-run"),
+    ],
+)
+def test_a_look_waits_for_no_writer(run, session, engine, command):
+    """Not even where there is one writer at a time, whose turn may last."""
+    add(session)
+    with engine.connect() as writer:
+        writer.execute(update(Job).values(priority=1))
+        assert run(*command).code == 0
