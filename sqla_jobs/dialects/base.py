@@ -199,7 +199,11 @@ class QueueDialect(ABC):
         rows: Sequence[SettleRow],
         wait: bool,
     ) -> set[str]:
-        """Write outcomes where fence and owner match; return the accepted ids."""
+        """Write outcomes where fence and owner match; return the accepted ids.
+
+        With *wait* it waits for locked rows, in a transaction that goes on: from here
+        on that one may idle for a moment only, as after :meth:`hold`.
+        """
 
     @abstractmethod
     def hold(
