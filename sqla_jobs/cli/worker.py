@@ -84,6 +84,14 @@ class _Room(click.ParamType[tuple[str, int]]):
     help="How often to look for jobs while no notifications arrive.",
 )
 @click.option(
+    "--listen-url",
+    metavar="URL",
+    envvar="SQLA_JOBS_LISTEN_URL",
+    show_envvar=True,
+    help="The database without a pooler in between, for the one connection that hears"
+    " notifications. Through PgBouncer in transaction mode they get lost.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(LEVELS),
     default="info",
@@ -101,6 +109,7 @@ def worker(
     grace: str,
     lease_ttl: str,
     poll_interval: str,
+    listen_url: str | None,
     log_level: str,
 ) -> None:
     """Run the application's jobs until SIGTERM or Ctrl-C.
@@ -125,6 +134,7 @@ def worker(
         grace=grace,
         lease_ttl=lease_ttl,
         poll_interval=poll_interval,
+        listen_url=listen_url,
     )
     logging.basicConfig(level=log_level.upper(), format=FORMAT)
     if processes == 1:
@@ -140,6 +150,8 @@ def worker(
     if place.url:
         # Not among the arguments, which every user of the machine can read.
         os.environ["SQLA_JOBS_DATABASE_URL"] = place.url
+    if listen_url:
+        os.environ["SQLA_JOBS_LISTEN_URL"] = listen_url
     command = [sys.executable, "-m", "sqla_jobs", "worker", *arguments]
     ctx.exit(supervise(command, processes))
 

@@ -47,7 +47,7 @@ def workers(*, place: Place, watching: bool, every: timedelta, as_json: bool) ->
 def _table(session: Session) -> Table | Text:
     found = inspect.workers(session)
     seen_at = now(session)
-    made = tables.table("worker", "lease", "queues", "running", "started")
+    made = tables.table("worker", "lease", "queues", "running", "hears", "started")
     made.columns[3].justify = "right"
     for stats in found:
         made.add_row(
@@ -57,7 +57,11 @@ def _table(session: Session) -> Table | Text:
             ),
             _lease(stats),
             _queues(stats),
-            str(stats.running),
+            tables.stack(
+                tables.cell(str(stats.running)),
+                tables.cell(f"{stats.stuck} stuck", "red") if stats.stuck else None,
+            ),
+            _hears(stats),
             tables.relative(stats.started_at, seen_at),
         )
     return tables.or_text(made, "No workers.")
@@ -75,6 +79,13 @@ def _running(stats: WorkerStats) -> list[str]:
     shown = list(names.items())[:NAMES_SHOWN]
     lines = [f"{name} x{count}" if count > 1 else name for name, count in shown]
     return [*lines, *(["…"] if len(names) > NAMES_SHOWN else [])]
+
+
+def _hears(stats: WorkerStats) -> Text:
+    """Say how it learns of jobs: notifications that are known to arrive, or polls."""
+    if stats.listening is None:
+        return tables.cell("-", "dim")
+    return tables.cell("yes") if stats.listening else tables.cell("no: polls", "yellow")
 
 
 def _lease(stats: WorkerStats) -> Text:

@@ -8,6 +8,7 @@ abilities, never on a database's name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -26,6 +27,7 @@ from sqla_jobs.models import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     from sqlalchemy import Connection, CursorResult, Engine
@@ -116,6 +118,10 @@ class QueueDialect(ABC):
 
     def arrange(self, engine: Engine) -> None:  # noqa: B027 - not every database needs it
         """Give *engine*, one of the library's own, the settings it needs."""
+
+    def impatient(self) -> AbstractContextManager[None]:
+        """Connect, in this thread, as somebody who must not wait for long."""
+        return nullcontext()
 
     def refuse_unfit(self, connection: Connection) -> None:  # noqa: B027 - as above
         """Raise :exc:`.EngineUnsuitableError` when jobs are not safe on *connection*."""
@@ -224,8 +230,14 @@ class QueueDialect(ABC):
         ttl: timedelta,
         running: Sequence[tuple[str, int]],
         backends: Sequence[int],
+        listening: bool | None,
+        stuck: int,
+        sign: tuple[str, str] | None,
     ) -> RenewalRow | None:
-        """Extend a valid lease and report on *running*; None when it is over."""
+        """Extend a valid lease and report on *running*; None when it is over.
+
+        *sign* is sent as a notification along with it, where there are any.
+        """
 
     @abstractmethod
     def rescue(

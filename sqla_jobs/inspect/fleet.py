@@ -31,6 +31,7 @@ def workers(session: Session) -> list[WorkerStats]:
         select(
             *(WorkerRow.id, WorkerRow.host, WorkerRow.pid, WorkerRow.version),
             *(WorkerRow.queues, WorkerRow.started_at, WorkerRow.lease_until),
+            *(WorkerRow.listening, WorkerRow.stuck),
             clock.now().label("now"),
         )
         .order_by(WorkerRow.started_at.desc(), WorkerRow.id)
@@ -48,6 +49,8 @@ def workers(session: Session) -> list[WorkerStats]:
             started_at=row.started_at,
             lease_until=row.lease_until,
             lease_left=row.lease_until - row.now,
+            listening=row.listening,
+            stuck=row.stuck or 0,
             running=len(running[row.id]),
             jobs=running[row.id][:MAX_JOBS_SHOWN],
         )

@@ -221,6 +221,11 @@ class WorkerStats(Facts):
     lease_until: datetime
     lease_left: timedelta
     """Negative since the lease ran out."""
+    listening: bool | None
+    """Notifications were known to arrive at its last beat; False: it polls. None before
+    the first beat, and where the database has none."""
+    stuck: int
+    """Abandoned attempts whose handlers had not come back at its last beat."""
     running: int
     jobs: Sequence[RunningJob]
     """What it runs, the longest first; the first twenty."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from sqlalchemy import JSON, Integer, SmallInteger, Text, Uuid, event, insert
+from sqlalchemy import JSON, Boolean, Integer, SmallInteger, Text, Uuid, event, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from sqla_jobs.clock import UtcDateTime
@@ -44,6 +44,11 @@ class WorkerRow(Base):
     backends: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True))
     """Server processes that serve the handlers' sessions: ended by whoever rescues
     this worker's jobs, since a frozen attempt's row locks would block the retry."""
+    listening: Mapped[bool | None] = mapped_column(Boolean)
+    """Whether its notifications were known to arrive at the last beat; NULL where
+    there are none to hear, or before the first beat."""
+    stuck: Mapped[int | None] = mapped_column(Integer)
+    """Abandoned attempts whose handlers had not come back at the last beat."""
 
 
 class QueueRow(Base):

@@ -21,6 +21,7 @@ from sqla_jobs.queue import ledger
 from sqla_jobs.queue.changes import Change, cancel_rows, discard_rows, retry_rows
 from sqla_jobs.queue.control import checked_reason
 from sqla_jobs.queue.turn import take_turn
+from sqla_jobs.queue.wakeup import NEWS
 from sqla_jobs.states import JobState
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def _change(
     """Return what became of each job that was changed."""
     match change:
         case Change.CANCEL:
+            ledger.ledger_of(connection).wakes(connection).add(NEWS)
             return cancel_rows(connection, ids, reason)
         case Change.DISCARD:
             return dict.fromkeys(discard_rows(connection, ids), "discarded")

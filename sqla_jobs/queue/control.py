@@ -41,6 +41,7 @@ from sqla_jobs.queue.changes import (
     discard_rows,
     retry_rows,
 )
+from sqla_jobs.queue.wakeup import NEWS
 from sqla_jobs.states import JobState
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def cancel_job(
     """Cancel *job_id*: at once when it waits, by asking when it runs.
 
     A ready or waiting job becomes cancelled and will not run. A running one keeps its
-    worker and is asked to stop (``ctx.cancelled``, the heartbeat); what it returns or
+    worker and is asked to stop (``ctx.cancelled``), soon after the commit; what it returns or
     raises after that no longer leads to a retry. A pending rerun is dropped.
 
     Part of the caller's transaction, written by its last statements. Raises
@@ -95,9 +96,9 @@ class _Cancel:
     reason: str | None
 
     def __call__(self, connection: Connection) -> set[str]:
-        """Lock and cancel the job."""
+        """Lock and cancel the job; a worker that runs it is to learn of it."""
         cancel_now(connection, self.job_id, self.reason)
-        return set()
+        return {NEWS}
 
 
 def cancel_now(connection: Connection, job_id: UUID, reason: str | None) -> None:
@@ -225,8 +226,8 @@ def job_output(
 def pause_queue(session: AnySession, name: str) -> bool:
     """Stop workers from claiming jobs of queue *name*; what runs goes on.
 
-    Part of the caller's transaction; workers see it with their next heartbeat. Enqueues
-    go on as before. Returns whether that changed anything: False when it was paused.
+    Part of the caller's transaction; workers are told after the commit, and see it with
+    their next heartbeat at the latest. Enqueues go on as before. Returns whether that changed anything: False when it was paused.
     """
     check_name(name, option="queue")
     connection = job_connection(_plain(session))
@@ -237,7 +238,10 @@ def pause_queue(session: AnySession, name: str) -> bool:
         .where(QueueRow.name == name, QueueRow.paused_at.is_(None))
         .values(paused_at=clock.now())
     )
-    return paused.rowcount == 1
+    if paused.rowcount == 0:
+        return False
+    ledger.ledger_of(connection).wakes(connection).add(NEWS)
+    return True
 
 
 def resume_queue(session: AnySession, name: str) -> bool:
@@ -254,7 +258,7 @@ def resume_queue(session: AnySession, name: str) -> bool:
     )
     if resumed.rowcount == 0:
         return False
-    ledger.ledger_of(connection).wakes(connection).add(name)
+    ledger.ledger_of(connection).wakes(connection).update((name, NEWS))
     return True
 
 

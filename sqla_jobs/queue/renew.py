@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
@@ -14,13 +15,27 @@ from sqla_jobs.dialects import dialect_of, job_connection
 from sqla_jobs.models import WorkerRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from sqlalchemy import CursorResult
     from sqlalchemy.orm import Session
 
 EXPIRED_FOR: Final = timedelta(days=1)
 """How far in the past a lease is set that ends on purpose: beyond any grace."""
+
+
+@attrs.frozen(kw_only=True)
+class Condition:
+    """What a worker tells of itself with its beat."""
+
+    backends: Sequence[int] = ()
+    """Server processes that serve its handlers' sessions."""
+    listening: bool | None = None
+    """Whether notifications are known to arrive; None where there are none."""
+    stuck: int = 0
+    """Abandoned attempts whose handlers have not come back."""
+    sign: tuple[str, str] | None = None
+    """Channel and payload of a notification that is sent along, for its listener."""
 
 
 @attrs.frozen
@@ -68,20 +83,24 @@ def renew(
     *,
     ttl: timedelta,
     running: Sequence[tuple[str, int]],
-    backends: Sequence[int] = (),
+    condition: Condition | None = None,
 ) -> Renewal:
     """Extend a lease that is still valid by *ttl* from now; one statement.
 
     :param running: the ``(job id, fence)`` pairs that this worker holds.
-    :param backends: server processes that serve its handlers' sessions.
+    :param condition: what is shown of it, and what its listener is to hear.
     """
     connection = job_connection(session)
+    told = condition or Condition()
     row = dialect_of(connection).renew(
         connection,
         worker_id=worker_id,
         ttl=ttl,
         running=running,
-        backends=backends,
+        backends=told.backends,
+        listening=told.listening,
+        stuck=told.stuck,
+        sign=told.sign,
     )
     if row is None:
         return Renewal(alive=False)

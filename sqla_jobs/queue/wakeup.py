@@ -46,6 +46,9 @@ REPEATS: Final = (0.1, 1.0)
 IDLE_CLOSE: Final = 60.0
 MAX_PAYLOAD: Final = 7_900
 """Bytes; the server refuses 8,000."""
+NEWS: Final = "\x02news"
+"""Among the queues of a hint: a cancel or a pause waits for the next heartbeat. Names
+of queues are printable."""
 _KEY: Final = "sqla_jobs.wake"
 
 

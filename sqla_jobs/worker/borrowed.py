@@ -129,6 +129,12 @@ class Borrowed:
                 record.invalidate()
 
 
+def cut(driver: Any) -> None:  # noqa: ANN401 - any driver's connection
+    """End what *driver*'s connection waits for, from another thread; takes seconds."""
+    _cancel(driver)
+    _shut(driver)
+
+
 def _watch_pool(pool: Pool) -> None:
     if pool not in _watched:
         _watched.add(pool)

@@ -48,7 +48,7 @@ class Claimer(Service):
     """Claims, and hands what it got to the executor."""
 
     name: ClassVar = "claimer"
-    longest_pause = 10.0
+    longest_pause = 5.0
 
     def __init__(
         self,

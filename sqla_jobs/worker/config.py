@@ -46,6 +46,7 @@ class Config:
     poll_interval: float
     prefetch: int | None
     url: Place | None
+    listen_url: Place | None
 
     @classmethod
     def of(
@@ -60,6 +61,7 @@ class Config:
         poll_interval: Duration,
         prefetch: int | None,
         url: Place | None,
+        listen_url: Place | None,
     ) -> Config:
         """Return the options, or raise :exc:`.WorkerConfigError` for what cannot work."""
         ttl = _seconds(lease_ttl, "lease_ttl")
@@ -79,6 +81,7 @@ class Config:
             poll_interval=_seconds(poll_interval, "poll_interval"),
             prefetch=_checked_prefetch(prefetch),
             url=url,
+            listen_url=listen_url,
         )
         config._check_factories()
         return config

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy.orm import Session
 
-from sqla_jobs.dialects import dialect_of, job_connection
+from sqla_jobs.dialects import dialect_named, dialect_of, job_connection
+from sqla_jobs.worker.borrowed import cut
+from sqla_jobs.worker.errors import is_read_only
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+PATIENCE: Final = 15.0
+"""Seconds after which a statement of one round trip is given up: all take milliseconds,
+and an answer that the network lost never comes."""
 
 
 class Door:
@@ -24,13 +32,26 @@ class Door:
     :meth:`run` is for what is one statement: the connection is in AUTOCOMMIT, which
     saves BEGIN and COMMIT (20 % of the throughput), and it is held, which saves a
     checkout per call. :meth:`transaction` is for more. After an error the connection is
-    given up, and the next call opens another.
+    given up, and the next call opens another; after one that says that the server takes
+    no writes any more, *demoted* is called as well: the address may lead elsewhere now.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        patience: float = PATIENCE,
+        demoted: Callable[[], None] | None = None,
+    ) -> None:
         self._engine = engine
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._patience = patience
+        self._demoted = demoted
         self._session: Session | None = None
+        self._lock = threading.Lock()
+        # The driver's connection while a call uses it, and since when.
+        self._driver: Any = None
+        self._since = 0.0
 
     def run(
         self,
@@ -43,9 +64,11 @@ class Door:
         if session is None:
             session = self._session = Session(self._single)
         try:
-            return function(session, *args, **kw)
-        except BaseException:
+            with self._watched(session):
+                return function(session, *args, **kw)
+        except BaseException as error:
             self.close()
+            self._leave(error)
             raise
 
     def transaction(
@@ -55,10 +78,15 @@ class Door:
         **kw: P.kwargs,
     ) -> R:
         """Call *function* in a transaction of its own, bounded, and commit it."""
-        with Session(self._engine) as session, session.begin():
-            connection = job_connection(session)
-            dialect_of(connection).bound(connection)
-            return function(session, *args, **kw)
+        try:
+            with Session(self._engine) as session, self._watched(session) as connection:
+                dialect_of(connection).bound(connection)
+                result = function(session, *args, **kw)
+                session.commit()
+                return result
+        except BaseException as error:
+            self._leave(error)
+            raise
 
     def close(self) -> None:
         """Give the connection back; the next call opens another."""
@@ -66,3 +94,42 @@ class Door:
         if session is not None:
             with suppress(Exception):  # It may have been lost: that was reported.
                 session.close()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether an answer is overdue."""
+        waited = time.monotonic() - self._since
+        return self._driver is not None and waited > self._patience
+
+    def end_silence(self) -> None:
+        """Cut the connection whose answer is overdue; called by another thread.
+
+        The call in this door's own thread then fails as with any lost connection.
+        Blocks for a few seconds at most.
+        """
+        with self._lock:
+            if not self.is_silent:
+                return
+            driver, self._driver = self._driver, None
+        cut(driver)
+
+    @contextmanager
+    def _watched(self, session: Session) -> Iterator[Connection]:
+        """Connect *session*, and let :meth:`end_silence` see what is waited for."""
+        with dialect_named(self._engine.dialect).impatient():
+            connection = job_connection(session)
+        with self._lock:
+            self._driver = connection.connection.driver_connection
+            self._since = time.monotonic()
+        try:
+            yield connection
+        finally:
+            with self._lock:
+                self._driver = None
+
+    def _leave(self, error: BaseException) -> None:
+        if is_read_only(error):
+            # The pool may hold more connections to the same server.
+            self._engine.dispose()
+            if self._demoted is not None:
+                self._demoted()

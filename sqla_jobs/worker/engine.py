@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from sqlalchemy.exc import DBAPIError
@@ -25,15 +25,17 @@ from sqlalchemy.pool import QueuePool
 from sqla_jobs.dialects import dialect_named, job_connection
 from sqla_jobs.exc import DatabaseUnavailableError
 from sqla_jobs.queue.connections import engine_of, own_engine
+from sqla_jobs.queue.renew import Condition
 from sqla_jobs.queue.schema import check_schema
 from sqla_jobs.worker.attempts import Attempts
 from sqla_jobs.worker.borrowed import Backends
 from sqla_jobs.worker.claimer import Claimer
-from sqla_jobs.worker.door import Door
-from sqla_jobs.worker.errors import is_busy, is_connection_loss, sqlstate
+from sqla_jobs.worker.door import PATIENCE, Door
+from sqla_jobs.worker.errors import is_busy, is_connection_loss, is_read_only, one_line
 from sqla_jobs.worker.executor import Executor
-from sqla_jobs.worker.heartbeat import Heartbeat
+from sqla_jobs.worker.heartbeat import Heartbeat, beat_patience
 from sqla_jobs.worker.lifespan import Resources
+from sqla_jobs.worker.listener import Listener
 from sqla_jobs.worker.lookout import listener_on
 from sqla_jobs.worker.rescuer import Janitor, Rescuer
 from sqla_jobs.worker.room import Room
@@ -41,7 +43,7 @@ from sqla_jobs.worker.service import Service, logger
 from sqla_jobs.worker.sessions import Sessions
 from sqla_jobs.worker.settler import Settler
 from sqla_jobs.worker.stats import Stats
-from sqla_jobs.worker.watchdog import Watchdog
+from sqla_jobs.worker.watchdog import STUBBORN, Watchdog
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,10 +53,11 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from sqla_jobs.dialects import QueueDialect
-    from sqla_jobs.worker.config import Config
+    from sqla_jobs.worker.config import Config, Place
     from sqla_jobs.worker.loop import AsyncRunner
 
-READ_ONLY = "25006"
+SWEEP_PATIENCE: Final = 60.0
+"""Seconds for a statement that may touch many rows; the server ends it after 30."""
 
 
 class Parts:
@@ -71,6 +74,7 @@ class Parts:
         self.stats = Stats()
         self.attempts = Attempts()
         self.engines: list[Engine] = []
+        self.doors: list[Door] = []
         self.runner: AsyncRunner | None = None
         self.rooms = {
             queue: Room(queue, limit, config.prefetch)
@@ -100,8 +104,10 @@ class Parts:
             around=config.jobs.around,
             size=config.concurrency,
         )
+        self.listener = listener_on(
+            self._engine(config.listen_url), config.queues, self._look, self._report
+        )
         self.heartbeat = self._make_heartbeat(outdated)
-        self.listener = listener_on(self._engine(), config.queues, self._look)
         self.claimer = self._make_claimer()
         self.heartbeat.claimer = self.claimer
         self.watchdog = Watchdog(
@@ -109,12 +115,13 @@ class Parts:
             self.rooms.values(),
             self.executor,
             self._engine(),
+            doors=self.doors,
             lease=self.heartbeat.current,
             fence=self.heartbeat.fence,
             too_many_stuck=too_many_stuck,
         )
         self.rescuer = self._make_rescuer()
-        self.janitor = Janitor(self._door(), config.jobs, self.stats)
+        self.janitor = Janitor(self._door(SWEEP_PATIENCE), config.jobs, self.stats)
 
     @property
     def dialect(self) -> QueueDialect:
@@ -123,10 +130,10 @@ class Parts:
 
     def _make_heartbeat(self, outdated: Callable[[str], None]) -> Heartbeat:
         return Heartbeat(
-            self._door(),
+            self._door(beat_patience(self.config.lease_ttl)),
             self.attempts,
             self.executor,
-            self.backends,
+            condition=self._condition,
             queues=self.config.queues,
             ttl=self.config.lease_ttl,
             one_writer=not self.dialect.skip_locked,
@@ -136,7 +143,7 @@ class Parts:
     def _make_rescuer(self) -> Rescuer:
         config = self.config
         return Rescuer(
-            self._door(),
+            self._door(SWEEP_PATIENCE),
             config.jobs,
             self.stats,
             ttl=config.lease_ttl,
@@ -188,7 +195,17 @@ class Parts:
     def snapshot(self) -> Stats:
         """Return the counts as they are now."""
         busy = sum(room.busy_seconds for room in self.rooms.values())
-        return attrs.evolve(self.stats, execute_seconds=busy)
+        return attrs.evolve(
+            self.stats,
+            execute_seconds=busy,
+            stuck=self.stuck,
+            listening=self.listener.healthy(),
+        )
+
+    @property
+    def stuck(self) -> int:
+        """How many abandoned attempts have not come back for a while."""
+        return len(self.attempts.stuck(longer_than=STUBBORN))
 
     def abort(self) -> None:
         """Undo what :meth:`open` did before it raised."""
@@ -204,7 +221,7 @@ class Parts:
         for engine in self.engines:
             engine.dispose()
 
-    def _engine(self) -> Engine:
+    def _engine(self, url: Place | None = None) -> Engine:
         """Return an engine of our own with a pool of its own.
 
         The application's pool may hold a single connection, and ours is made like it:
@@ -213,12 +230,36 @@ class Parts:
         config = self.config
         factory = config.session or config.async_session
         assert factory is not None  # noqa: S101 - checked by the config
-        engine = own_engine(engine_of(factory), url=config.url)
+        engine = own_engine(engine_of(factory), url=url or config.url)
         self.engines.append(engine)
         return engine
 
-    def _door(self) -> Door:
-        return Door(self._engine())
+    def _door(self, patience: float = PATIENCE) -> Door:
+        door = Door(self._engine(), patience=patience, demoted=self._demoted)
+        self.doors.append(door)
+        return door
+
+    def _demoted(self) -> None:
+        """Leave a server that takes no writes any more, in the application's pools too.
+
+        What is checked out stays so; everything else connects anew, and finds whom the
+        address names by then.
+        """
+        if self.config.session is not None:
+            engine_of(self.config.session).dispose()
+        if self.config.async_session is not None and self.runner is not None:
+            bind: Any = getattr(self.config.async_session(), "bind", None)
+            if hasattr(bind, "dispose"):
+                self.runner.submit(bind.dispose())
+
+    def _condition(self) -> Condition:
+        listener = self.listener if isinstance(self.listener, Listener) else None
+        return Condition(
+            backends=self.backends.pids(),
+            listening=None if listener is None else listener.healthy(),
+            stuck=self.stuck,
+            sign=None if listener is None else listener.new_sign(),
+        )
 
     def _report(self) -> None:
         self.heartbeat.poke()
@@ -272,10 +313,10 @@ class Parts:
             if explained is not None:
                 raise explained from error
             what = "The worker cannot start"
-            if sqlstate(error) == READ_ONLY:
+            if is_read_only(error):
                 reason = "the database is read-only"
                 raise DatabaseUnavailableError(what, reason) from error
             if is_connection_loss(error) or is_busy(error):
-                reason = str(error.orig).strip()
+                reason = one_line(error)
                 raise DatabaseUnavailableError(what, reason) from error
             raise

@@ -11,7 +11,13 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, StatementError
+from sqlalchemy.exc import (
+    DBAPIError,
+    InterfaceError,
+    OperationalError,
+    StatementError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +26,8 @@ MAX_BYTES: Final = 8 * 1024
 """The most that is stored of one error, in bytes of UTF-8: its head and its tail."""
 MAX_TYPE: Final = 200
 MAX_CHAIN: Final = 20
+
+READ_ONLY: Final = "25006"
 
 _CUT: Final = "\n… {} bytes cut …\n"
 _RETRYABLE: Final = frozenset({"40001", "40P01"})
@@ -79,10 +87,30 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 def condition_of(error: BaseException) -> str:
     """Return what kind of trouble *error* is: the same trouble gives the same text."""
-    if isinstance(error, DBAPIError):
-        code = sqlstate(error) or _sqlite_code(error)
-        return f"database {type(error.orig).__name__} {code}"
-    return type(error).__qualname__
+    kind = error.orig if isinstance(error, DBAPIError) else error
+    code = sqlstate(error) or _sqlite_code(error) or ""
+    return f"{type(kind).__qualname__} {code}".rstrip()
+
+
+def is_of_the_surroundings(error: BaseException) -> bool:
+    """Whether *error* tells of the database or the network, and of no line of code."""
+    return (
+        isinstance(error, DBAPIError | PoolTimeoutError | OSError)
+        # The driver's own, where it is used without SQLAlchemy.
+        or hasattr(error, "sqlstate")
+    )
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether the server takes no writes: a standby, or a primary that was demoted."""
+    return sqlstate(error) == READ_ONLY
+
+
+def one_line(error: BaseException) -> str:
+    """Return what *error* says for a log: one line, without the statement."""
+    orig = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    lines = [line.strip() for line in str(orig).splitlines()]
+    return "; ".join(filter(None, lines)) or type(orig).__qualname__
 
 
 def sqlstate(error: BaseException) -> str | None:

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from sqla_jobs.queue.renew import Renewal
+    from sqla_jobs.queue.renew import Condition, Renewal
     from sqla_jobs.worker.attempts import Attempt, Attempts
-    from sqla_jobs.worker.borrowed import Backends
     from sqla_jobs.worker.claimer import Claimer
     from sqla_jobs.worker.door import Door
     from sqla_jobs.worker.executor import Executor
@@ -50,6 +49,14 @@ CANCEL_CHANCE: Final = 1.0
 def beat_interval(ttl: float) -> float:
     """Return the seconds between two renewals of a lease of *ttl* seconds."""
     return max(ttl / BEATS, QUICKEST)
+
+
+def beat_patience(ttl: float) -> float:
+    """Return the seconds after which a beat without an answer is given up for another.
+
+    So that three in a row may be lost before a lease of *ttl* seconds is.
+    """
+    return max(ttl / 6, 1.0)
 
 
 def code_version() -> str:
@@ -70,8 +77,8 @@ class Heartbeat(Service):
         door: Door,
         attempts: Attempts,
         executor: Executor,
-        backends: Backends,
         *,
+        condition: Callable[[], Condition],
         queues: Mapping[str, int],
         ttl: float,
         one_writer: bool,
@@ -81,7 +88,7 @@ class Heartbeat(Service):
         self._door = door
         self._attempts = attempts
         self._executor = executor
-        self._backends = backends
+        self._condition_now = condition
         self._queues = queues
         self._ttl = ttl
         self._one_writer = one_writer
@@ -174,7 +181,7 @@ class Heartbeat(Service):
             lease.id,
             ttl=timedelta(seconds=lease.ttl),
             running=self._attempts.pairs(lease),
-            backends=self._backends.pids(),
+            condition=self._condition_now(),
         )
 
     def _renew_in_turn(self, session: Session, lease: Lease) -> tuple[float, Renewal]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqla_jobs.dialects import dialect_named
 from sqla_jobs.queue import nearby
+from sqla_jobs.queue.wakeup import NEWS
 from sqla_jobs.worker.listener import Listener
 from sqla_jobs.worker.service import Service
 
@@ -34,12 +35,17 @@ class Lookout(Service):
     name: ClassVar = "lookout"
 
     def __init__(
-        self, engine: Engine, queues: Collection[str], look: Callable[[], None]
+        self,
+        engine: Engine,
+        queues: Collection[str],
+        look: Callable[[], None],
+        news: Callable[[], None],
     ) -> None:
         super().__init__()
         self._engine = engine
         self._queues = frozenset(queues)
         self._look = look
+        self._news = news
         self._cursor: Any = None
         self._version: object = None
         self._seen = float("-inf")
@@ -80,6 +86,8 @@ class Lookout(Service):
     def _hear(self, queues: Collection[str]) -> None:
         if not self._queues.isdisjoint(queues):
             self._look()
+        if NEWS in queues:
+            self._news()
 
     def _connect(self) -> Any:  # noqa: ANN401 - sqlite3's cursor
         pooled = self._engine.raw_connection()
@@ -95,9 +103,15 @@ class Lookout(Service):
 
 
 def listener_on(
-    engine: Engine, queues: Collection[str], look: Callable[[], None]
+    engine: Engine,
+    queues: Collection[str],
+    look: Callable[[], None],
+    news: Callable[[], None],
 ) -> Listener | Lookout:
-    """Return what tells *look* on *engine*'s database that there may be work."""
-    if dialect_named(engine.dialect).notify:
-        return Listener(engine, queues, look)
-    return Lookout(engine, queues, look)
+    """Return what calls *look* when *engine*'s database may have work for *queues*.
+
+    And *news* when the next heartbeat should not wait: somebody was cancelled, a queue
+    paused, or notifications began or ceased to arrive.
+    """
+    kind = Listener if dialect_named(engine.dialect).notify else Lookout
+    return kind(engine, queues, look, news)

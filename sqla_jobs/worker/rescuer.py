@@ -45,6 +45,7 @@ class Rescuer(Service):
     """Frees what dead workers and passed deadlines hold."""
 
     name: ClassVar = "rescuer"
+    longest_pause = 10.0
 
     def __init__(
         self,

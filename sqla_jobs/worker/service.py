@@ -15,9 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
-from sqlalchemy.exc import DBAPIError
-
-from sqla_jobs.worker.errors import condition_of
+from sqla_jobs.worker.errors import condition_of, is_of_the_surroundings, one_line
 
 logger: Final = logging.getLogger("sqla_jobs.worker")
 
@@ -128,8 +126,8 @@ class Service(ABC):
         logger.warning(
             "%s failed and will be tried again: %s",
             self.name,
-            error.orig if isinstance(error, DBAPIError) else error,
-            exc_info=None if condition.startswith("database") else error,
+            one_line(error),
+            exc_info=None if is_of_the_surroundings(error) else error,
         )
 
     def _penalty(self) -> float:

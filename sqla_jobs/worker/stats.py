@@ -31,6 +31,11 @@ class Stats:
     settle_seconds: float = 0.0
     execute_seconds: float = 0.0
 
+    stuck: int = 0
+    """Abandoned attempts whose handlers do not come back; now, not since the start."""
+    listening: bool = False
+    """Whether notifications are known to arrive; else the worker polls. Now."""
+
     @property
     def settled(self) -> int:
         """Attempts that ended one way or the other."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from sqla_jobs.worker.attempts import Attempt, Attempts
+    from sqla_jobs.worker.door import Door
     from sqla_jobs.worker.executor import Executor
     from sqla_jobs.worker.lease import Lease
     from sqla_jobs.worker.room import Room
@@ -45,6 +46,7 @@ class Watchdog(Service):
         executor: Executor,
         engine: Engine,
         *,
+        doors: Iterable[Door],
         lease: Callable[[], Lease | None],
         fence: Callable[[Lease], None],
         too_many_stuck: Callable[[int], None],
@@ -54,6 +56,7 @@ class Watchdog(Service):
         self._rooms = list(rooms)
         self._executor = executor
         self._engine = engine
+        self._doors = doors
         self._lease = lease
         self._fence = fence
         self._too_many_stuck = too_many_stuck
@@ -70,6 +73,7 @@ class Watchdog(Service):
         done = self._end_overdue()
         done += self._give_back()
         self._end_connections()
+        self._end_silences()
         self._report_stuck()
         return done
 
@@ -116,6 +120,15 @@ class Watchdog(Service):
                 name="sqla-jobs-end",
                 daemon=True,
             ).start()
+
+    def _end_silences(self) -> None:
+        """Cut connections of the engine itself whose answers do not come."""
+        for door in self._doors:
+            if door.is_silent:
+                # It asks the server first, which may be what does not answer.
+                threading.Thread(
+                    target=door.end_silence, name="sqla-jobs-cut", daemon=True
+                ).start()
 
     def _report_stuck(self) -> None:
         stuck = self._attempts.stuck(longer_than=STUBBORN)

@@ -45,6 +45,8 @@ class Worker:
     :param prefetch: how many jobs of each queue to claim before they can start; by
      default as many as start within a quarter of a second.
     :param url: where the engine's own connections go, if not where *session* does.
+    :param listen_url: where the one connection goes that hears notifications: past a
+     pooler that gives a server connection to each transaction, which loses them.
 
     What cannot work raises :exc:`.WorkerConfigError` here; the database is first asked
     by :meth:`start`.
@@ -62,6 +64,7 @@ class Worker:
         poll_interval: Duration = "1s",
         prefetch: int | None = None,
         url: URL | str | None = None,
+        listen_url: URL | str | None = None,
     ) -> None:
         self._config = Config.of(
             jobs,
@@ -73,6 +76,7 @@ class Worker:
             poll_interval=poll_interval,
             prefetch=prefetch,
             url=url,
+            listen_url=listen_url,
         )
         self._lock = threading.Lock()
         self._parts: Parts | None = None

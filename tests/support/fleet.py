@@ -16,7 +16,13 @@ from sqla_jobs.models import Attempt, Job, WorkerRow
 from sqla_jobs.queue.claim import Claim, claim, next_due
 from sqla_jobs.queue.fence import AttemptGuard
 from sqla_jobs.queue.outcome import Outcome, Settlement
-from sqla_jobs.queue.renew import Renewal, expire_lease, register_worker, renew
+from sqla_jobs.queue.renew import (
+    Condition,
+    Renewal,
+    expire_lease,
+    register_worker,
+    renew,
+)
 from sqla_jobs.queue.rescue import Rescued, rescue
 from sqla_jobs.queue.settle import Verdict, settle, settle_alone, was_settled
 
@@ -112,7 +118,10 @@ class Fleet:
         """Beat once."""
         pairs = [(c.id, c.fence) for c in running]
         with Session(self.autocommit) as session:
-            return renew(session, worker_id, ttl=ttl, running=pairs, backends=backends)
+            condition = Condition(backends=backends)
+            return renew(
+                session, worker_id, ttl=ttl, running=pairs, condition=condition
+            )
 
     def expire(self, worker_id: str) -> None:
         """End the lease on purpose, as a worker does that shuts down."""

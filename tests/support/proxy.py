@@ -1,7 +1,8 @@
-"""A TCP proxy before PostgreSQL that loses what the server answers.
+"""A TCP proxy before PostgreSQL that loses what is sent through it.
 
-A statement that was sent and executed, and whose answer never came: nobody on this side
-can know whether it counted.
+Either with a word, as a server that dies: a statement was sent and executed, and its
+answer never came, so nobody on this side can know whether it counted. Or without one, as
+a network does: packets vanish, and both ends wait for each other.
 """
 
 from __future__ import annotations
@@ -13,6 +14,21 @@ from collections.abc import Iterator
 
 from sqlalchemy import URL
 
+MEMORY = 1 << 16
+"""Bytes of each connection in which :meth:`Proxy.mute` looks for a word."""
+
+
+class _Line:
+    """One connection through the proxy."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        self.said = b""
+        """What the client has sent, its first part."""
+        self.mute = False
+        """Nothing gets through any more."""
+
 
 class Proxy:
     """Forwards bytes; :meth:`cut_after` ends a connection at a chosen statement."""
@@ -21,8 +37,11 @@ class Proxy:
         self._upstream = _address(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._port: int = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
+        self._lines: list[_Line] = []
         self._word = b""
+        self._swallowed: dict[bytes, int] = {}
+        self.lost = 0
+        """How many connections have gone silent so far."""
         self.cuts = 0
         """How many connections were cut so far."""
         self.url = URL.create(
@@ -43,21 +62,48 @@ class Proxy:
         """
         self._word = word
 
+    def swallow(self, word: bytes, times: int = 1_000_000) -> None:
+        """Let connections go silent, for good, at the next *times* sendings of *word*."""
+        self._swallowed[word] = times
+
+    def forward(self) -> None:
+        """Swallow nothing more; what has gone silent stays so."""
+        self._swallowed.clear()
+
+    def mute(self, word: bytes) -> int:
+        """Let connections whose client has sent *word* go silent now; count them."""
+        found = [line for line in self._lines if word in line.said and not line.mute]
+        for line in found:
+            self._silence(line)
+        return len(found)
+
     def close(self) -> None:
         """Close everything."""
         self._listener.close()
-        for end in self._open:
-            _close(end)
+        for line in self._lines:
+            _close(line.client)
+            _close(line.server)
+
+    def _silence(self, line: _Line) -> None:
+        line.mute = True
+        self.lost += 1
+
+    def _hears(self, line: _Line, data: bytes) -> None:
+        if len(line.said) < MEMORY:
+            line.said += data
+        for word, times in list(self._swallowed.items()):
+            if word in data and times > 0 and not line.mute:
+                self._swallowed[word] = times - 1
+                self._silence(line)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # The listener was closed.
             while True:
                 client, _ = self._listener.accept()
                 server = self._connect()
-                self._open += [client, server]
-                threading.Thread(
-                    target=self._serve, args=(client, server), daemon=True
-                ).start()
+                line = _Line(client, server)
+                self._lines.append(line)
+                threading.Thread(target=self._serve, args=(line,), daemon=True).start()
 
     def _connect(self) -> socket.socket:
         if isinstance(self._upstream, str):
@@ -66,7 +112,8 @@ class Proxy:
             return server
         return socket.create_connection(self._upstream)
 
-    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+    def _serve(self, line: _Line) -> None:
+        client, server = line.client, line.server
         doomed = threading.Event()
 
         def answers() -> None:
@@ -75,7 +122,8 @@ class Proxy:
                     if doomed.is_set():
                         self.cuts += 1
                         break
-                    client.sendall(data)
+                    if not line.mute:
+                        client.sendall(data)
             _close(client)
             _close(server)
 
@@ -85,7 +133,9 @@ class Proxy:
                 if self._word and self._word in data:
                     self._word = b""
                     doomed.set()
-                server.sendall(data)
+                self._hears(line, data)
+                if not line.mute:
+                    server.sendall(data)
         if not doomed.is_set():
             _close(server)
 

@@ -38,6 +38,40 @@ SETTINGS = {
 
 
 @attrs.frozen
+class Control:
+    """``pg_ctl`` for a server of ours."""
+
+    program: Path
+    folder: Path
+    log: Path
+    user: str | None
+
+    def restart(self, mode: str = "immediate") -> None:
+        """Restart it; *immediate*: as if it had crashed, nobody is asked."""
+        self._run("-m", mode, "restart")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Stop it; :meth:`start` follows."""
+        self._run("-m", mode, "stop")
+
+    def start(self) -> None:
+        """Start it as it was started before."""
+        # Of a server that is down "restart" only does this, with the same options.
+        self._run("restart")
+
+    def _run(self, *arguments: str) -> None:
+        # Its standard streams would be kept open by the server.
+        subprocess.run(
+            [self.program, "-D", self.folder, "-l", self.log, "-w", *arguments],
+            user=self.user,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+
+
+@attrs.frozen
 class Server:
     """A running server on which databases can be created."""
 
@@ -48,6 +82,8 @@ class Server:
     version: str
     log: Path | None = None
     """The server's log, when it is ours: deadlocks are counted there."""
+    control: Control | None = None
+    """How to stop and restart it, when it is ours."""
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         """Open an autocommit connection to the maintenance database."""
@@ -110,7 +146,10 @@ def embedded(version: int = 18, *, durable: bool = False) -> Iterator[Server]:
             database="postgres",
             query={"host": str(socket)},
         )
-        yield _describe(f"pg{version}", url, server.log)
+        program = server.bin_path / "pg_ctl"
+        control = Control(program, folder, server.log, server.system_user)
+        described = _describe(f"pg{version}", url, server.log)
+        yield attrs.evolve(described, control=control)
     finally:
         # The watcher does all there is to do at the end, in every case the same.
         watcher.communicate()

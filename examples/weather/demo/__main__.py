@@ -231,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
+def _stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from sqlalchemy import event
 
 from sqla_jobs.dialects.base import QueueDialect, run
-from sqla_jobs.dialects.postgresql import claim_sql, enqueue_sql, settle_sql
+from sqla_jobs.dialects.postgresql import (
+    claim_sql,
+    enqueue_sql,
+    network,
+    settle_sql,
+)
 from sqla_jobs.dialects.rows import (
     Claimed,
     Existing,
@@ -21,6 +26,7 @@ from sqla_jobs.dialects.rows import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     from sqlalchemy import Connection, Engine
@@ -47,8 +53,13 @@ class PostgreSQLDialect(QueueDialect):
 
     def arrange(self, engine: Engine) -> None:
         """Prepare nothing on the server, and read what is committed."""
+        network.arrange(engine)
         event.listen(engine, "connect", _never_prepare)
         event.listen(engine, "checkout", partial(_read_committed, engine.dialect))
+
+    def impatient(self) -> AbstractContextManager[None]:
+        """Give up a connect, and a peer that has gone, after some seconds."""
+        return network.impatient()
 
     def bound(self, connection: Connection) -> None:
         """Set the time-outs of this transaction; they end with it."""
@@ -179,9 +190,13 @@ class PostgreSQLDialect(QueueDialect):
         ttl: timedelta,
         running: Sequence[tuple[str, int]],
         backends: Sequence[int],
+        listening: bool | None,
+        stuck: int,
+        sign: tuple[str, str] | None,
     ) -> RenewalRow | None:
         """Extend a valid lease and report on *running*; one statement."""
-        beat, lost, asked, reasons, paused, schema, code = run(
+        channel, payload = sign or (None, None)
+        beat, lost, asked, reasons, paused, schema, code, _ = run(
             connection,
             settle_sql.RENEW,
             worker_id=worker_id,
@@ -189,6 +204,10 @@ class PostgreSQLDialect(QueueDialect):
             ids=[id_ for id_, _ in running],
             fences=[fence for _, fence in running],
             backends=str(list(backends)),
+            listening=listening,
+            stuck=stuck,
+            channel=channel,
+            payload=payload,
         ).one()
         if not beat:
             return None

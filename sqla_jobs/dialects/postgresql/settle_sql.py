@@ -89,7 +89,8 @@ RENEW: Final = """
 with beat as (
     update {worker}
        set lease_until = {now} + :ttl * interval '1 second',
-           backends = cast(:backends as json)
+           backends = cast(:backends as json),
+           listening = cast(:listening as boolean), stuck = :stuck
      where id = cast(:worker_id as uuid) and lease_until > {now}
     returning id
 ), mine as (
@@ -108,7 +109,9 @@ select (select count(*) from beat),
               where held and cancel_requested_at is not null order by id),
        array(select name from {queue} where paused_at is not null),
        (select schema_version from {meta} where id = 1),
-       (select min_code_version from {meta} where id = 1)
+       (select min_code_version from {meta} where id = 1),
+       (select pg_notify(:channel, :payload)
+         where cast(:channel as text) is not null)
 """
 
 # The lock and the judgement happen inside the array subselect, on the newest version of

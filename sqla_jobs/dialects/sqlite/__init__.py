@@ -254,6 +254,9 @@ class SQLiteDialect(QueueDialect):
         ttl: timedelta,
         running: Sequence[tuple[str, int]],
         backends: Sequence[int],  # noqa: ARG002 - there are no server processes
+        listening: bool | None,
+        stuck: int,
+        sign: tuple[str, str] | None,  # noqa: ARG002 - nor notifications
     ) -> RenewalRow | None:
         """Extend a lease that no rescuer may take, and report on *running*."""
         owner = hex_of(worker_id)
@@ -264,6 +267,8 @@ class SQLiteDialect(QueueDialect):
                 worker_id=owner,
                 ttl=ttl.total_seconds(),
                 suspicion=SUSPICION,
+                listening=listening,
+                stuck=stuck,
             )
             if beat.rowcount == 0:
                 return None

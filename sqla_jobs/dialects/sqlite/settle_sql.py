@@ -58,7 +58,7 @@ update {job} set fence = fence
 BEAT: Final = """
 update {worker}
    set lease_until = strftime('%Y-%m-%d %H:%M:%f000', {now}, :ttl || ' seconds'),
-       suspect_at = null
+       suspect_at = null, listening = :listening, stuck = :stuck
  where id = :worker_id
    and (suspect_at is null
         or suspect_at > strftime('%Y-%m-%d %H:%M:%f000', {now},
