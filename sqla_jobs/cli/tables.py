@@ -32,7 +32,18 @@ MIDDLE: Final = 100
 """Columns in which they stand on two, beside the id."""
 ID_WIDTH: Final = 36
 WHOLE: Final = frozenset(
-    {"id", "state", "tries", "when", "died", "lease", "running", "started", "took"}
+    {
+        "id",
+        "state",
+        "tries",
+        "when",
+        "died",
+        "lease",
+        "running",
+        "hears",
+        "started",
+        "took",
+    }
 )
 """Columns whose short texts are never broken."""
 
