@@ -9,6 +9,8 @@ TYPED := sqla_jobs sqla_jobs_pytest.py tests/support tests/conftest.py \
 # How long `make chaos` goes on, and what the other targets pass through.
 MINUTES ?= 10
 ARGS ?=
+# Where `make demo` runs: postgresql or sqlite.
+DB ?= postgresql
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench chaos clean
@@ -23,8 +25,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $(STAMP)
 
-demo: $(STAMP) ## import weather readings, run workers, kill one, verify (ARGS=--json)
-	$(BIN)/python -m examples.weather.demo $(ARGS)
+demo: $(STAMP) ## import weather readings, kill a worker, verify (DB=sqlite ARGS=--json)
+	$(BIN)/python -m examples.weather.demo --db $(DB) $(ARGS)
 
 test: $(STAMP) ## run all tests, on a real PostgreSQL 18 (ARGS='-k name')
 	$(BIN)/python -m pytest $(ARGS)

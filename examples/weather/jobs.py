@@ -49,6 +49,7 @@ def summarise_day(ctx: JobContext, what: StationDay) -> None:
     neither. However often the job was tried or its worker killed, there is one row.
     """
     station = ctx.session.scalars(select(Station).filter_by(name=what.station)).one()
+    midnight = dt.datetime.combine(what.day, dt.time())
     count, low, high, mean = ctx.session.execute(
         select(
             func.count(),
@@ -57,8 +58,8 @@ def summarise_day(ctx: JobContext, what: StationDay) -> None:
             func.avg(Reading.fahrenheit),
         ).where(
             Reading.station_id == station.id,
-            Reading.taken_at >= what.day,
-            Reading.taken_at < what.day + dt.timedelta(days=1),
+            Reading.taken_at >= midnight,
+            Reading.taken_at < midnight + dt.timedelta(days=1),
         )
     ).one()
     for value in (low, high):

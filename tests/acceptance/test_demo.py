@@ -18,9 +18,10 @@ READINGS = 2 * (365 * 24 - 1)
 
 
 @pytest.mark.timeout(200)
-def test_the_demo_kills_a_worker_and_proves_that_nothing_was_lost():
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+def test_the_demo_kills_a_worker_and_proves_that_nothing_was_lost(database):
     demo = subprocess.run(
-        [sys.executable, "-m", "examples.weather.demo", "--json"],
+        [sys.executable, "-m", "examples.weather.demo", "--json", "--db", database],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -31,6 +32,7 @@ def test_the_demo_kills_a_worker_and_proves_that_nothing_was_lost():
     assert demo.stderr == ""
     facts = json.loads(demo.stdout)  # Nothing but JSON stands there.
     assert facts["ok"] is True
+    assert facts["database"].lower().startswith(database)
     assert [check["says"] for check in facts["checks"] if not check["holds"]] == []
     assert len(facts["checks"]) == 7
 

@@ -1,6 +1,6 @@
 """Import a year of readings, kill a worker midway, and prove that nothing was lost.
 
-python -m examples.weather.demo [--json] [--keep] [--db postgresql]
+python -m examples.weather.demo [--json] [--keep] [--db sqlite]
 """
 
 import argparse
@@ -24,19 +24,21 @@ from examples.weather.db import create_schema
 from examples.weather.demo.facts import Facts, Progress, lost_jobs, read_facts
 from examples.weather.demo.postgres import Embedded, embedded_postgresql
 from examples.weather.demo.processes import Crew, DemoError, Process, crew, wait_for
+from examples.weather.demo.sqlite import sqlite_file
 from examples.weather.demo.verify import Check, Key, expected, verify
 from examples.weather.demo.view import View
 
 LIMIT = 90  # Seconds for all jobs to settle; on two quiet cores it takes about ten.
 SPOILT: Key = ("seattle", dt.date(2010, 7, 4))
 IMPOSSIBLE = "451.0"
+DATABASES = {"postgresql": embedded_postgresql, "sqlite": sqlite_file}
 
 
 @attrs.frozen
 class Result:
     """What the demo found out."""
 
-    postgresql: str
+    database: str
     killed: str
     held: int
     """Jobs that the killed worker ran at its end."""
@@ -54,7 +56,7 @@ class Result:
         return json.dumps(
             {
                 "ok": self.ok,
-                "postgresql": self.postgresql,
+                "database": self.database,
                 "killed": killed,
                 **self.facts.as_dict(),
                 "checks": [attrs.asdict(check) for check in self.checks],
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, _stop)
     view = View(Console(quiet=options.json, highlight=False))
     try:
-        with embedded_postgresql() as server:
+        with DATABASES[options.db]() as server:
             engine = create_engine(server.url)
             with crew(engine, server.folder, server.guardian) as people:
                 with view:
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def play(server: Embedded, engine: Engine, people: Crew, view: View) -> Result:
     """Let everything happen, and look at the end."""
-    view.say(f"PostgreSQL {server.version} started in {server.folder}")
+    view.say(f"{server.name} {server.version} is ready in {server.folder}")
     create_schema(engine)
     original = importer.package_data()
     summaries = expected(original, importer.FILES)
@@ -115,7 +117,7 @@ def play(server: Embedded, engine: Engine, people: Crew, view: View) -> Result:
     _until_settled(engine, people, view, days, importing)
     view.say("all jobs are settled")
     return Result(
-        postgresql=server.version,
+        database=f"{server.name} {server.version}",
         killed=killed.name,
         held=len(held),
         facts=read_facts(engine),
@@ -226,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
         "--keep", action="store_true", help="leave the database up until Enter"
     )
     parser.add_argument(
-        "--db", choices=["postgresql"], default="postgresql", help="which database"
+        "--db", choices=[*DATABASES], default="postgresql", help="which database"
     )
     return parser
 

@@ -1,10 +1,11 @@
 """What happened, as the database tells it."""
 
+from collections import Counter
 from typing import Any
 from uuid import UUID
 
 import attrs
-from sqlalchemy import Engine, Float, cast, distinct, extract, func, select
+from sqlalchemy import Engine, distinct, func, select
 from sqlalchemy.orm import Session
 
 from examples.weather.jobs import summarise_day
@@ -94,14 +95,10 @@ def read_facts(engine: Engine) -> Facts:
     with Session(engine) as session:
         day = func.date(Reading.taken_at)
         days = select(Reading.station_id, day).distinct().subquery()
-        first, last = func.min(Job.created_at), func.max(Job.finished_at)
-        seconds = session.scalars(
-            select(cast(extract("epoch", last - first), Float))
-        ).one()
-        second = func.date_trunc("second", Job.finished_at)
-        per_second = (
-            select(func.count(Job.finished_at).label("n")).group_by(second).subquery()
-        )
+        first = session.scalars(select(func.min(Job.created_at))).one()
+        ends = [end for end in session.scalars(select(Job.finished_at)) if end]
+        seconds = (max(ends) - first).total_seconds()
+        per_second = Counter(end.replace(microsecond=0) for end in ends)
         return Facts(
             stations=session.scalars(select(func.count(Station.id))).one(),
             days_imported=session.scalars(select(func.count()).select_from(days)).one(),
@@ -114,9 +111,7 @@ def read_facts(engine: Engine) -> Facts:
             jobs_dead=progress.states.get("dead", 0),
             seconds=round(seconds, 2),
             jobs_per_second=round(progress.settled / seconds, 1),
-            jobs_per_second_peak=session.scalars(
-                select(func.max(per_second.c.n))
-            ).one(),
+            jobs_per_second_peak=max(per_second.values()),
             dead_letters=_dead_letters(session),
         )
 

@@ -51,8 +51,9 @@ class Guardian:
 
 @attrs.frozen
 class Embedded:
-    """The running server."""
+    """The database of one demo: a running server, or a file."""
 
+    name: str
     url: URL
     version: str
     folder: Path
@@ -83,7 +84,11 @@ def embedded_postgresql() -> Iterator[Embedded]:
             query={"host": str(server.get_postmaster_info().socket_dir)},
         )
         yield Embedded(
-            url.set(database=DATABASE), _make_database(url), folder, guardian
+            "PostgreSQL",
+            url.set(database=DATABASE),
+            _make_database(url),
+            folder,
+            guardian,
         )
     finally:
         guardian.close()

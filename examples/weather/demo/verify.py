@@ -13,7 +13,16 @@ from pathlib import Path
 from uuid import UUID
 
 import attrs
-from sqlalchemy import Engine, text
+from sqlalchemy import (
+    Date,
+    Engine,
+    Integer,
+    Numeric,
+    String,
+    Uuid,
+    column,
+    text,
+)
 
 Key = tuple[str, dt.date]
 Summary = tuple[int, Fraction, Fraction, Fraction]  # readings, low, high, mean
@@ -24,16 +33,27 @@ SUMMARIES = text(
     FROM weather_day_summary AS summary
     JOIN weather_station AS station ON station.id = summary.station_id
     """
+).columns(
+    column("name", String),
+    column("day", Date),
+    column("readings", Integer),
+    column("low", Numeric(4, 1)),
+    column("high", Numeric(4, 1)),
+    column("mean", Numeric(6, 3)),
 )
 IMPORTED = text("SELECT count(*) FROM weather_reading")
 JOBS = text("SELECT name, key, state, count(*) FROM sqla_job GROUP BY 1, 2, 3")
-FAILED = text("SELECT job_id FROM sqla_attempt WHERE outcome = 'failed'")
-SUCCEEDED = text("SELECT id FROM sqla_job WHERE state = 'succeeded'")
+FAILED = text("SELECT job_id FROM sqla_attempt WHERE outcome = 'failed'").columns(
+    column("job_id", Uuid)
+)
+SUCCEEDED = text("SELECT id FROM sqla_job WHERE state = 'succeeded'").columns(
+    column("id", Uuid)
+)
 DEAD = text(
     "SELECT job.id, job.key, attempt.error_type FROM sqla_job AS job"
     " JOIN sqla_attempt AS attempt ON attempt.job_id = job.id"
     " WHERE job.state = 'dead' AND attempt.fence = job.fence"
-)
+).columns(column("id", Uuid), column("key", String), column("error_type", String))
 
 
 @attrs.frozen
