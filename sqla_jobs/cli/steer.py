@@ -19,7 +19,7 @@ from sqlalchemy import select
 from sqla_jobs import inspect
 from sqla_jobs.cli import json, tables
 from sqla_jobs.cli.command import REFUSED, Place, json_option
-from sqla_jobs.cli.lists import chosen
+from sqla_jobs.cli.lists import chosen, job_cells, job_columns
 from sqla_jobs.exc import (
     JobNotDiscardableError,
     JobNotFoundError,
@@ -305,11 +305,10 @@ def _preview(
     if not matched:
         click.echo("No jobs match: nothing is changed.")
         return
-    made = tables.table("id", "state", "name", "key")
+    made = tables.table(*job_columns(), "state")
     for job in page.items:
-        cells = (tables.cell(job.name), tables.cell(job.key))
-        made.add_row(str(job.id), tables.state(job.state), *cells)
-    tables.show(made, "")
+        made.add_row(*job_cells(job), tables.state(job.state))
+    tables.show(made, "None of them can be read.")
     more = matched - len(page.items)
     if more > 0:
         click.echo(f"and {tables.count(more)} more")
