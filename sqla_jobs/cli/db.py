@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from sqlalchemy import ClauseElement, create_mock_engine
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateSchema
 
 from sqla_jobs.cli.command import Verbs
@@ -15,7 +15,10 @@ from sqla_jobs.models import metadata
 if TYPE_CHECKING:
     from sqlalchemy import Dialect
 
-DIALECTS: Final[dict[str, type[Dialect]]] = {"postgresql": postgresql.dialect}
+DIALECTS: Final[dict[str, type[Dialect]]] = {
+    "postgresql": postgresql.dialect,
+    "sqlite": sqlite.dialect,
+}
 
 
 @click.group(cls=Verbs)

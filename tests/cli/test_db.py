@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 
@@ -21,6 +22,22 @@ def test_the_printed_sql_makes_the_tables_and_their_version(run, empty_url):
     engine = create_engine(empty_url)
     with engine.begin() as connection:
         connection.exec_driver_sql(said.out)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, metadata) == []
+    with Session(engine) as session:
+        check_schema(session)
+    engine.dispose()
+
+
+def test_the_printed_sql_makes_them_in_sqlite_as_well(run, tmp_path):
+    said = run("db", "ddl", "--dialect", "sqlite")
+    assert said.code == 0
+    file = tmp_path / "shop.db"
+    connection = sqlite3.connect(file)
+    connection.executescript(said.out)
+    connection.close()
+    engine = create_engine(f"sqlite:///{file}")
     with engine.connect() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, metadata) == []
