@@ -7,16 +7,18 @@ import os
 import socket
 import threading
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import event, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from sqla_jobs import JobContext, Jobs, JobSession, Retry, Worker, constant
+from sqla_jobs import JobContext, Jobs, JobSession, Retry, Worker, clock, constant
 from sqla_jobs.asyncio import AsyncJobSession
 from sqla_jobs.exc import LeaseLostError, WorkerConfigError
+from sqla_jobs.models import Job
 from tests.support.shop import Effect, Order, Visit
 from tests.support.waiting import wait_until
 from tests.worker import app
@@ -210,9 +212,11 @@ def test_a_commit_of_an_attempt_that_lost_its_job_is_refused(
     def steal(job_id):
         with engine.begin() as connection:
             connection.execute(
-                text(
-                    "update sqla_job set fence = fence + 1, state = 'ready',"
-                    " run_at = now() + interval '1 hour', worker_id = null"
+                update(Job).values(
+                    fence=Job.fence + 1,
+                    state="ready",
+                    run_at=clock.shifted(timedelta(hours=1)),
+                    worker_id=None,
                 )
             )
 
@@ -248,6 +252,7 @@ def test_a_commit_of_an_attempt_that_lost_its_job_is_refused(
         assert session.scalars(select(Effect.name)).all() == []
 
 
+@pytest.mark.needs("server")
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_commit_whose_answer_is_lost_counts_if_it_arrived(
     queue, start, jobs, make_engine, arrives
@@ -290,6 +295,7 @@ def test_a_commit_whose_answer_is_lost_counts_if_it_arrived(
         assert queue.history(job_id) == ["failed"]
 
 
+@pytest.mark.needs("server")
 @pytest.mark.covers("C108")
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_c108_a_pool_of_one_serves_handlers_and_starves_nothing(

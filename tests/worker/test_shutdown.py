@@ -115,6 +115,7 @@ def test_t63_each_further_signal_skips_a_phase(queue, spawn):
     assert queue.job(job_id).state == "running"
 
 
+@pytest.mark.needs("server")
 def test_an_interrupted_job_runs_again_and_its_session_was_rolled_back(queue, spawn):
     """Cancelled by the stop in the middle of its transaction."""
     (job_id,) = queue.add(app.slow_async_sql, "x")
@@ -129,6 +130,7 @@ def test_an_interrupted_job_runs_again_and_its_session_was_rolled_back(queue, sp
         assert session.scalar(text("select count(*) from shop_effect")) == 0
 
 
+@pytest.mark.needs("server")
 @pytest.mark.covers("T63")
 def test_t63_a_stop_ends_in_time_with_the_database_away(
     queue, spawn, engine, databases
@@ -173,6 +175,7 @@ def test_no_thread_is_left_after_a_stop(queue, start):
     wait_until(lambda: not left(), what=f"no threads left, not {left()}")
 
 
+@pytest.mark.needs("server")
 def test_a_stopped_worker_gives_back_its_connections(queue, start, engine):
     worker = start()
     queue.add(app.visit, "a")

@@ -80,15 +80,16 @@ def autocommits(connection: Connection) -> bool:
 
 def begin_writing(connection: Connection) -> None:
     """Begin the transaction, with its right to write, where nothing has begun it yet."""
+    if in_transaction(connection):
+        return
     started = time.monotonic()
-    if not in_transaction(connection):
-        _begin_immediate(connection, started + PATIENCE)
-        _loose.discard(connection)
+    _begin_immediate(connection, started + PATIENCE)
+    _loose.discard(connection)
     connection.info[_WAITED] = time.monotonic() - started
 
 
 def waited(connection: Connection) -> float:
-    """Return how many seconds *connection* waited for its right to write."""
+    """Return how many seconds *connection* waited when it began to write."""
     return float(connection.info.get(_WAITED, 0.0))
 
 
