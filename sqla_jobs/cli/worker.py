@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -12,11 +11,11 @@ import click
 from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
 
-from sqla_jobs.cli import load
+from sqla_jobs.cli import load, logs
 from sqla_jobs.cli.command import Verb, place_options
 from sqla_jobs.session import JobSession
 from sqla_jobs.worker import Worker
-from sqla_jobs.worker.supervisor import supervise
+from sqla_jobs.worker.supervisor import place_number, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 Factory: TypeAlias = Callable[[], Any]
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ROOM: Final = 10
 """How many jobs of a queue run at a time in a process, unless said."""
 
@@ -92,6 +90,25 @@ class _Room(click.ParamType[tuple[str, int]]):
     " notifications. Through PgBouncer in transaction mode they get lost.",
 )
 @click.option(
+    "--health-port",
+    type=click.IntRange(1, 65_535),
+    help="Answer /live and /ready there over HTTP; of several processes each has a port"
+    " of its own, from this one upwards.",
+)
+@click.option(
+    "--health-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address of that port; 0.0.0.0 for probes from outside.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one JSON object a line for programs.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(LEVELS),
     default="info",
@@ -110,6 +127,9 @@ def worker(
     lease_ttl: str,
     poll_interval: str,
     listen_url: str | None,
+    health_port: int | None,
+    health_host: str,
+    log_format: str,
     log_level: str,
 ) -> None:
     """Run the application's jobs until SIGTERM or Ctrl-C.
@@ -135,8 +155,10 @@ def worker(
         lease_ttl=lease_ttl,
         poll_interval=poll_interval,
         listen_url=listen_url,
+        health_port=None if health_port is None else health_port + place_number(),
+        health_host=health_host,
     )
-    logging.basicConfig(level=log_level.upper(), format=FORMAT)
+    logs.set_up(log_level, log_format)
     if processes == 1:
         one.run()
         return
@@ -145,15 +167,22 @@ def worker(
         *(part for factory in place.sessions for part in ("--session", factory)),
         *(part for name, n in rooms.items() for part in ("--queue", f"{name}:{n}")),
         *("--grace", grace, "--lease-ttl", lease_ttl),
-        *("--poll-interval", poll_interval, "--log-level", log_level),
+        *("--poll-interval", poll_interval),
+        *("--log-level", log_level, "--log-format", log_format),
+        *(() if health_port is None else ("--health-port", str(health_port))),
+        *("--health-host", health_host),
     ]
-    if place.url:
-        # Not among the arguments, which every user of the machine can read.
-        os.environ["SQLA_JOBS_DATABASE_URL"] = place.url
-    if listen_url:
-        os.environ["SQLA_JOBS_LISTEN_URL"] = listen_url
+    _hand_on(SQLA_JOBS_DATABASE_URL=place.url, SQLA_JOBS_LISTEN_URL=listen_url)
     command = [sys.executable, "-m", "sqla_jobs", "worker", *arguments]
     ctx.exit(supervise(command, processes))
+
+
+def _hand_on(**urls: str | None) -> None:
+    """Give *urls* to children by the environment.
+
+    Arguments can be read by every user of the machine.
+    """
+    os.environ.update({name: url for name, url in urls.items() if url})
 
 
 def _factories(place: Place) -> tuple[Factory | None, Factory | None]:

@@ -6,6 +6,7 @@ its connect events such as IAM tokens), and never leaks our settings into its po
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, create_engine
@@ -85,6 +86,16 @@ def root_engine(engine: Engine) -> Engine:
     while (parent := getattr(engine, "_proxied", None)) is not None:
         engine = parent
     return engine
+
+
+def renew_pool(engine: Engine) -> None:
+    """Let every connection that *engine*'s pool holds be replaced at its next checkout.
+
+    What SQLAlchemy does by itself when a statement meets a lost connection. Unlike
+    ``dispose()`` it leaves what is checked out to its pool, and serves async engines
+    from any thread.
+    """
+    vars(engine.pool)["_invalidate_time"] = time.time()  # noqa: TID251 - what the pool compares it with
 
 
 def _can_share_pool(engine: Engine, driver: str) -> bool:

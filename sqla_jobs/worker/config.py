@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_CONCURRENCY: Final = 10_000
 MAX_PREFETCH: Final = 100_000
+MAX_PORT: Final = 65_535
 
 
 def _seconds(value: Duration, field: str) -> float:
@@ -47,6 +48,7 @@ class Config:
     prefetch: int | None
     url: Place | None
     listen_url: Place | None
+    health: tuple[str, int] | None
 
     @classmethod
     def of(
@@ -62,6 +64,8 @@ class Config:
         prefetch: int | None,
         url: Place | None,
         listen_url: Place | None,
+        health_port: int | None,
+        health_host: str,
     ) -> Config:
         """Return the options, or raise :exc:`.WorkerConfigError` for what cannot work."""
         ttl = _seconds(lease_ttl, "lease_ttl")
@@ -82,6 +86,7 @@ class Config:
             prefetch=_checked_prefetch(prefetch),
             url=url,
             listen_url=listen_url,
+            health=_checked_health(health_host, health_port),
         )
         config._check_factories()
         return config
@@ -142,6 +147,16 @@ def _checked_prefetch(prefetch: int | None) -> int | None:
             f"give 0 to {MAX_PREFETCH}, or None to let the worker find it",
         )
     return prefetch
+
+
+def _checked_health(host: str, port: int | None) -> tuple[str, int] | None:
+    if port is None:
+        return None
+    if not _is_number(port, 0, MAX_PORT):
+        raise WorkerConfigError(
+            f"health_port={port!r} is no port", f"give 0 to {MAX_PORT}, or None"
+        )
+    return host, port
 
 
 def _is_number(value: object, least: int, most: int) -> bool:

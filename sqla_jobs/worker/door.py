@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from sqlalchemy.orm import Session
 
 from sqla_jobs.dialects import dialect_named, dialect_of, job_connection
+from sqla_jobs.queue.connections import renew_pool
 from sqla_jobs.worker.borrowed import cut
-from sqla_jobs.worker.errors import is_read_only
+from sqla_jobs.worker.errors import is_connection_loss, is_read_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,8 +33,9 @@ class Door:
     :meth:`run` is for what is one statement: the connection is in AUTOCOMMIT, which
     saves BEGIN and COMMIT (20 % of the throughput), and it is held, which saves a
     checkout per call. :meth:`transaction` is for more. After an error the connection is
-    given up, and the next call opens another; after one that says that the server takes
-    no writes any more, *demoted* is called as well: the address may lead elsewhere now.
+    given up, and the next call opens another; when that was because the server has gone,
+    or takes no writes any more, *left* is called as well: whoever else has connections
+    to it should not find that out one by one.
     """
 
     def __init__(
@@ -41,12 +43,12 @@ class Door:
         engine: Engine,
         *,
         patience: float = PATIENCE,
-        demoted: Callable[[], None] | None = None,
+        left: Callable[[], None] | None = None,
     ) -> None:
         self._engine = engine
         self._single = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._patience = patience
-        self._demoted = demoted
+        self._left = left
         self._session: Session | None = None
         self._lock = threading.Lock()
         # The driver's connection while a call uses it, and since when.
@@ -128,8 +130,8 @@ class Door:
                 self._driver = None
 
     def _leave(self, error: BaseException) -> None:
-        if is_read_only(error):
-            # The pool may hold more connections to the same server.
-            self._engine.dispose()
-            if self._demoted is not None:
-                self._demoted()
+        if not (is_read_only(error) or is_connection_loss(error)):
+            return
+        renew_pool(self._engine)  # It may hold more connections to the same server.
+        if self._left is not None:
+            self._left()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 from sqlalchemy.exc import DBAPIError
@@ -24,7 +24,7 @@ from sqlalchemy.pool import QueuePool
 
 from sqla_jobs.dialects import dialect_named, job_connection
 from sqla_jobs.exc import DatabaseUnavailableError
-from sqla_jobs.queue.connections import engine_of, own_engine
+from sqla_jobs.queue.connections import engine_of, own_engine, renew_pool
 from sqla_jobs.queue.renew import Condition
 from sqla_jobs.queue.schema import check_schema
 from sqla_jobs.worker.attempts import Attempts
@@ -235,22 +235,20 @@ class Parts:
         return engine
 
     def _door(self, patience: float = PATIENCE) -> Door:
-        door = Door(self._engine(), patience=patience, demoted=self._demoted)
+        door = Door(self._engine(), patience=patience, left=self._leave_server)
         self.doors.append(door)
         return door
 
-    def _demoted(self) -> None:
-        """Leave a server that takes no writes any more, in the application's pools too.
+    def _leave_server(self) -> None:
+        """Drop idle connections of the application's pools to a server that has gone.
 
-        What is checked out stays so; everything else connects anew, and finds whom the
-        address names by then.
+        Or that takes no writes any more. Else each of them would cost a handler its
+        attempt. What is checked out stays so; everything else connects anew, and finds
+        whom the address names by then.
         """
-        if self.config.session is not None:
-            engine_of(self.config.session).dispose()
-        if self.config.async_session is not None and self.runner is not None:
-            bind: Any = getattr(self.config.async_session(), "bind", None)
-            if hasattr(bind, "dispose"):
-                self.runner.submit(bind.dispose())
+        for factory in (self.config.session, self.config.async_session):
+            if factory is not None:
+                renew_pool(engine_of(factory))
 
     def _condition(self) -> Condition:
         listener = self.listener if isinstance(self.listener, Listener) else None

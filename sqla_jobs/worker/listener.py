@@ -2,13 +2,13 @@
 
 One connection with LISTEN. After LISTEN is active every queue is looked at once, so that
 nothing that was announced before is missed. Signs of life are sent to it, with every
-beat of the heartbeat, or by itself when none comes; only while their echo came lately
-are notifications trusted, and the claimer polls seldom. Behind a pooler that swaps
-connections the echo never comes, and it goes on polling.
+beat of the heartbeat; only while their echo came lately are notifications trusted, and
+the claimer polls seldom. They come from another connection on purpose: behind a pooler
+that swaps connections one hears itself now and then, and nobody else.
 
 Nothing here waits for an answer: a network that swallows packets without a word would
 keep the thread for as long as it lasts. What is sent must be answered in
-:data:`PATIENCE`, by the echo, or the connection is given up for another.
+:data:`PATIENCE`, or the connection is given up for another.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 SIGN: Final = 10.0
-"""Seconds between two signs of life, at most; a usual heartbeat is quicker."""
+"""Seconds after which a sign of life is asked for; a usual heartbeat is quicker."""
 PATIENCE: Final = 5.0
 """Seconds within which the echo must come."""
+LOOK: Final = 1.0
+"""Seconds between two looks at what is overdue."""
 # Names of queues are printable, so no queue can look like a sign of life.
 _MARK: Final = "\x01"
 
@@ -77,9 +79,13 @@ class Listener(Service):
         self._token = _MARK + uuid4().hex
         self._connection: Connection[tuple[object, ...]] | None = None
         self._ear, self._mouth = socket.socketpair()
-        self._asked = False
+        self._asked: float | None = None
+        """When LISTEN was sent, until its answer is here."""
         self._since = float("inf")
-        self._sent = 0.0
+        """When it became active."""
+        self._wanted = 0.0
+        """When a sign of life was asked for."""
+        self._sent = float("-inf")
         self._heard = float("-inf")
 
     def new_sign(self) -> tuple[str, str]:
@@ -93,11 +99,16 @@ class Listener(Service):
         """Whether notifications are known to arrive."""
         return time.monotonic() - self._heard < SIGN + PATIENCE
 
+    @property
+    def recovered(self) -> bool:
+        """Whether notifications arrive again: a connection alone proves nothing."""
+        return self.healthy()
+
     def run_once(self) -> int:
         """Wait for notifications or the next sign of life; return how many came."""
         try:
             connection = self._connection or self._connect()
-            self._give_sign(connection)
+            self._check()
             return self._drain(connection) or self._wait(connection)
         except BaseException:
             self._drop()
@@ -125,43 +136,35 @@ class Listener(Service):
             pooled = self._engine.raw_connection()
         driver: Any = pooled.driver_connection  # psycopg's: see own_engine
         pooled.detach()
-        self._connection = driver
+        connection: Connection[tuple[object, ...]] = driver
+        self._connection = connection
         driver.rollback()
         driver.autocommit = True
-        self._asked = False
-        # With a first sign of life, in one transaction: it hears itself.
-        # A name cannot be a parameter; both are ours, letters and digits.
-        self._send(driver, f'listen "{self._channel}"; {self._notify}')
-        self._since = self._sent
-        return self._connection
+        # A name cannot be a parameter; this one is ours, letters and digits.
+        driver.pgconn.send_query(f'listen "{self._channel}"'.encode())
+        driver.pgconn.flush()
+        self._asked = time.monotonic()
+        return connection
 
-    @property
-    def _notify(self) -> str:
-        return f"select pg_notify('{self._channel}', '{self._token}')"
-
-    def _send(self, connection: Connection[tuple[object, ...]], command: str) -> None:
-        """Send *command* without waiting for its answer, which :meth:`_drain` reads."""
-        connection.pgconn.send_query(command.encode())
-        connection.pgconn.flush()
-        self._asked = True
-        self._sent = time.monotonic()
-
-    def _give_sign(self, connection: Connection[tuple[object, ...]]) -> None:
+    def _check(self) -> None:
+        """Raise when an answer or an echo is overdue; ask for a sign when it is time."""
         now = time.monotonic()
-        if self._sent > self._heard and now - self._sent > PATIENCE:
+        if self._asked is not None:
+            overdue = now - self._asked > PATIENCE
+        else:
+            overdue = self._sent > self._heard and now - self._sent > PATIENCE
+            if now - max(self._sent, self._wanted) >= SIGN:
+                self._wanted = now
+                self._news()
+        if overdue:
             raise EchoMissingError
-        if now - self._sent >= SIGN and not self._asked:
-            self._send(connection, self._notify)
 
     def _wait(self, connection: Connection[tuple[object, ...]]) -> int:
-        # Not longer than PATIENCE: the heartbeat may send a sign meanwhile.
-        until = min(self._sent + SIGN, time.monotonic() + PATIENCE)
-        if self._sent > self._heard:
-            until = self._sent + PATIENCE
+        # A sign may be sent meanwhile: it is noticed in time, and costs no statement.
         with selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
             selector.register(self._ear, selectors.EVENT_READ)
-            selector.select(max(until - time.monotonic(), 0.0) + 0.001)
+            selector.select(LOOK)
         if self.stopping:
             return 0
         return self._drain(connection)
@@ -170,10 +173,10 @@ class Listener(Service):
         """Take in what has arrived; return how many notifications it was."""
         pgconn = connection.pgconn
         pgconn.consume_input()
-        while self._asked and not pgconn.is_busy():
+        while self._asked is not None and not pgconn.is_busy():
             result = pgconn.get_result()
             if result is None:
-                self._asked = False
+                self._active()
             elif result.error_message:
                 raise ListenRefusedError(result.error_message.decode(errors="replace"))
         count = 0
@@ -192,17 +195,23 @@ class Listener(Service):
             self._news()
         return count
 
+    def _active(self) -> None:
+        self._asked = None
+        self._since = self._wanted = time.monotonic()
+        # What was announced before is found by looking.
+        self._look()
+        self._news()
+
     def _echoed(self) -> None:
         first = not self.healthy()
         self._heard = time.monotonic()
         if first:
-            # What was announced before LISTEN was active is found by looking.
-            self._look()
             self._news()
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        self._since = float("inf")
+        # A sign that was sent before the next LISTEN is active will not come back.
+        self._since, self._sent = float("inf"), float("-inf")
         if self._heard > float("-inf"):
             self._heard = float("-inf")
             # Whoever relied on us polls from now on.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
@@ -40,6 +41,10 @@ class Service(ABC):
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._failures = 0
+        self.turned_at = time.monotonic()
+        """When the loop last began or ended a run, by the monotonic clock."""
+        self.worked_at = float("-inf")
+        """When a run last ended without an error."""
         self._condition: str | None = None
 
     @abstractmethod
@@ -80,6 +85,11 @@ class Service(ABC):
         return not thread.is_alive()
 
     @property
+    def recovered(self) -> bool:
+        """Whether a run without an error means that the trouble is over."""
+        return True
+
+    @property
     def stopping(self) -> bool:
         """Whether the loop was asked to end."""
         return self._stopping.is_set()
@@ -102,15 +112,18 @@ class Service(ABC):
             self.close()
 
     def _try(self) -> bool:
+        self.turned_at = time.monotonic()
         try:
             done = self.run_once()
         except BaseException as error:
             # Whatever it was, also a MemoryError: a loop that dies in a process that
             # looks healthy is the worst way to fail.
             self._failures += 1
+            self.turned_at = time.monotonic()
             self._note(error)
             return False
-        if self._failures:
+        self.turned_at = self.worked_at = time.monotonic()
+        if self._failures and self.recovered:
             logger.info("%s works again, after %d failures", self.name, self._failures)
             self._failures, self._condition = 0, None
         elif done:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PIPE: Final = "SQLA_JOBS_SUPERVISOR_PIPE"
 """Names, in a child's environment, the descriptor of the pipe to its parent."""
+NUMBER: Final = "SQLA_JOBS_SUPERVISOR_NUMBER"
+"""Tells a child which of the N it is, from 0 on; the next in its place is the same."""
 LOOK: Final = 0.2
 HEALTHY: Final = 30.0
 """Seconds after which a child counts as having worked."""
@@ -51,6 +53,11 @@ def watch_supervisor(gone: Callable[[], None]) -> None:
     threading.Thread(target=watch, name="sqla-jobs-parent", daemon=True).start()
 
 
+def place_number() -> int:
+    """Return which of its supervisor's processes this one is; 0 without a supervisor."""
+    return int(os.environ.get(NUMBER, "0"))
+
+
 def supervise(command: Sequence[str], processes: int) -> int:
     """Run *processes* copies of *command* until SIGTERM or SIGINT; return the exit code.
 
@@ -74,7 +81,8 @@ def supervise(command: Sequence[str], processes: int) -> int:
 class _Place:
     """One of the N places, and the child that holds it now."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.child: subprocess.Popen[bytes] | None = None
         self.started = 0.0
         self.start_at = 0.0
@@ -88,7 +96,7 @@ class Supervisor:
 
     def __init__(self, command: Sequence[str], processes: int) -> None:
         self._command = list(command)
-        self._places = [_Place() for _ in range(processes)]
+        self._places = [_Place(number) for number in range(processes)]
         self._signals: SimpleQueue[int] = SimpleQueue()
         self._stopping = False
         self._code = 0
@@ -137,7 +145,11 @@ class Supervisor:
         place.started = time.monotonic()
         place.child = subprocess.Popen(
             self._command,
-            env={**os.environ, PIPE: str(self._read)},
+            env={
+                **os.environ,
+                PIPE: str(self._read),
+                NUMBER: str(place.number),
+            },
             pass_fds=(self._read,),
             # A Ctrl-C goes to the whole group of the terminal: a child that got it
             # from there and from us would take it for two, and skip its grace.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Self
 
-from sqla_jobs.exc import WorkerStuckError
+from sqla_jobs.exc import WorkerConfigError, WorkerStuckError
 from sqla_jobs.worker.config import Config
 from sqla_jobs.worker.engine import Parts
+from sqla_jobs.worker.health import Health
 from sqla_jobs.worker.service import logger
 from sqla_jobs.worker.shutdown import Shutdown
 from sqla_jobs.worker.stats import Stats
@@ -47,6 +49,9 @@ class Worker:
     :param url: where the engine's own connections go, if not where *session* does.
     :param listen_url: where the one connection goes that hears notifications: past a
      pooler that gives a server connection to each transaction, which loses them.
+    :param health_port: answer ``/live`` and ``/ready`` there, over HTTP; 0 takes any
+     that is free (:attr:`health_port`).
+    :param health_host: the address of that port; ``0.0.0.0`` for probes from outside.
 
     What cannot work raises :exc:`.WorkerConfigError` here; the database is first asked
     by :meth:`start`.
@@ -65,6 +70,8 @@ class Worker:
         prefetch: int | None = None,
         url: URL | str | None = None,
         listen_url: URL | str | None = None,
+        health_port: int | None = None,
+        health_host: str = "127.0.0.1",
     ) -> None:
         self._config = Config.of(
             jobs,
@@ -77,15 +84,25 @@ class Worker:
             prefetch=prefetch,
             url=url,
             listen_url=listen_url,
+            health_port=health_port,
+            health_host=health_host,
         )
         self._lock = threading.Lock()
         self._parts: Parts | None = None
+        self._health: Health | None = None
+        self._owner = os.getpid()
         self._last = Stats()
         self._hurries = 0
         self._running = False
         self._failure: WorkerStuckError | None = None
         # Reentrant, so a signal handler may put into it whatever the thread does.
         self._requests: SimpleQueue[str] = SimpleQueue()
+
+    @property
+    def health_port(self) -> int | None:
+        """Where ``/live`` and ``/ready`` are answered; None while they are not."""
+        health = self._health
+        return None if health is None else health.port
 
     @property
     def stats(self) -> Stats:
@@ -107,14 +124,21 @@ class Worker:
     def stop(self) -> None:
         """Stop as on SIGTERM: running attempts have ``grace`` to end; idempotent.
 
+        Does nothing in a fork of the process that started it.
+
         Blocks until all is over, some seconds longer than ``grace`` at most, also with
         the database away.
         """
+        if self._owner != os.getpid():
+            return
         with self._lock:
             parts, self._parts = self._parts, None
             if parts is None:
                 return
-            Shutdown(parts, lambda: self._hurries).run()
+            try:
+                Shutdown(parts, lambda: self._hurries).run()
+            finally:
+                self._close_health()
             self._last = parts.snapshot()
 
     def run(self) -> None:
@@ -186,6 +210,7 @@ class Worker:
             raise
 
     def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._forget_parent()
         with self._lock:
             if self._parts is not None:
                 return
@@ -195,13 +220,35 @@ class Worker:
                 too_many_stuck=self._replace_process,
             )
             try:
+                if self._config.health is not None:
+                    self._health = Health(parts, *self._config.health)
                 parts.open(loop)
             except BaseException:
+                self._close_health()
                 parts.abort()
                 raise
             for service in parts.services():
                 service.start()
             self._parts = parts
+
+    def _close_health(self) -> None:
+        health, self._health = self._health, None
+        if health is not None:
+            health.close()
+
+    def _forget_parent(self) -> None:
+        """Begin afresh in the child of a fork: threads and sockets are its parent's."""
+        if self._owner == os.getpid():
+            return
+        if self._parts is not None:
+            raise WorkerConfigError(
+                f"This worker was started in process {self._owner}, and this is the "
+                f"fork {os.getpid()}: its threads did not come along",
+                "start a worker of its own after the fork (gunicorn: post_worker_init)",
+            )
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._requests = SimpleQueue()
 
     def _outdated(self, reason: str) -> None:
         logger.error("draining and stopping: %s", reason)

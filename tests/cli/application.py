@@ -14,6 +14,9 @@ from sqla_jobs.asyncio import AsyncJobContext, AsyncJobSession
 
 URL = os.environ.get("SHOP_URL", "postgresql+psycopg:///nowhere")
 
+LOGGED = 7
+"""The order whose handler says something."""
+
 jobs = Jobs()
 answer = 42
 
@@ -35,6 +38,8 @@ class Charge:
 def charge(ctx: JobContext, input: Charge) -> str:
     if input.order < 0:
         raise ValueError(f"order {input.order} is not one of ours")
+    if input.order == LOGGED:
+        ctx.log.info("charging")
     return f"paid {input.order}"
 
 

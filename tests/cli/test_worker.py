@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import urllib.request
 
 import pytest
 from sqlalchemy import select
@@ -11,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from sqla_jobs import enqueue
 from sqla_jobs.models import Job, WorkerRow
-from tests.cli.application import Charge, charge, index
+from tests.cli.application import LOGGED, Charge, charge, index
 
 APP = ("--app", "tests.cli.application:jobs")
 SYNC = ("--session", "tests.cli.application:Session")
@@ -73,6 +76,52 @@ def test_the_url_alone_is_enough_for_sync_handlers(run):
     said = run("worker", *APP, *QUEUES)
     assert said.code == 1
     assert "async_session" in said.err
+
+
+def free_port():
+    """Return a port whose next one is free as well, a moment ago."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port = first.getsockname()[1]
+            try:
+                with socket.create_server(("127.0.0.1", port + 1)):
+                    return port
+            except OSError:
+                continue
+
+
+def is_ready(port):
+    try:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/ready", timeout=5
+        ) as said:
+            return json.load(said)["ready"]
+    except OSError:
+        return False
+
+
+def test_each_process_answers_on_a_port_of_its_own(start, wait_until):
+    port = free_port()
+    health = ("--health-port", str(port))
+    worker = start(*SYNC, *ASYNC, *QUEUES, "--processes", "2", *health)
+    wait_until(lambda: is_ready(port) and is_ready(port + 1), 30, what="both ready")
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait() == 0, worker.output
+
+
+def test_logs_are_lines_or_objects_that_name_the_job(start, engine, wait_until):
+    worker = start(*SYNC, *ASYNC, *QUEUES, "--log-format", "json")
+    with Session(engine) as session, session.begin():
+        job = enqueue(session, charge, Charge(LOGGED, "4111-1111"))
+    wait_until(lambda: states(engine) == ["succeeded"], 20, what="settled")
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait() == 0, worker.output
+    records = [json.loads(line) for line in worker.lines]
+    assert {"at", "level", "logger", "message", "process"} <= records[0].keys()
+    (told,) = [r for r in records if r["logger"] == "sqla_jobs.job"]
+    assert told["job_id"] == str(job.id)
+    assert told["job_name"] == charge.name
+    assert told["attempt"] == 1
 
 
 @pytest.mark.parametrize(

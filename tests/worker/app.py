@@ -49,7 +49,9 @@ jobs = Jobs()
 def side() -> Engine:
     """Return an engine beside the worker's: what is done through it commits at once."""
     return create_engine(
-        os.environ["SQLA_JOBS_DATABASE_URL"], isolation_level="AUTOCOMMIT"
+        os.environ["SQLA_JOBS_DATABASE_URL"],
+        isolation_level="AUTOCOMMIT",
+        pool_pre_ping=True,  # Servers are restarted under it.
     )
 
 

@@ -36,7 +36,8 @@ BACKENDS = text(
 @pytest.fixture(scope="module")
 def own() -> Server:
     """A server of this module's own, which may be stopped and restarted."""
-    with embedded(18) as server:
+    # Durable: what was committed must not be lost with the crash.
+    with embedded(18, durable=True) as server:
         yield server
 
 
