@@ -46,6 +46,7 @@ def workers_alive(queue):
         )
 
 
+@pytest.mark.needs("server")
 @pytest.mark.covers("T03")
 def test_t03_a_worker_whose_connections_are_cut_keeps_its_job(queue, spawn):
     """The lease held, so the attempt's outcome is accepted after the reconnect."""
@@ -146,6 +147,7 @@ def test_a_killed_workers_thousand_jobs_all_run_again_in_time(queue, spawn, engi
     assert second.wait() == 0
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_frozen_workers_commit_is_refused_and_effects_exist_once(queue, spawn):
     """SIGSTOP inside a job with business writes, past the lease, then SIGCONT."""
     (job_id,) = queue.add(app.effect, "x")
@@ -172,6 +174,7 @@ def test_a_frozen_workers_commit_is_refused_and_effects_exist_once(queue, spawn)
     assert frozen.wait() == 0
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_lease_lost_in_the_database_fences_the_worker_at_its_next_beat(
     queue, start, engine
 ):
@@ -193,6 +196,7 @@ def test_a_lease_lost_in_the_database_fences_the_worker_at_its_next_beat(
     wait_until(lambda: worker.stats.stale == 1)
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_second_worker_rescues_what_a_frozen_one_holds_and_its_locks(queue, spawn):
     """A frozen process keeps its transaction open: the rescuer ends it."""
     queue.add(app.effect, "x")

@@ -55,6 +55,7 @@ def revoked(engine):
             connection.execute(text("alter table sqla_job_away rename to sqla_job"))
 
 
+@pytest.mark.needs("server")
 @pytest.mark.covers("T56")
 @pytest.mark.parametrize("trouble", ["locked", "refused", "away"])
 def test_t56_a_worker_in_trouble_does_not_spin_and_recovers(
@@ -116,6 +117,7 @@ def test_t58_poison_fails_alone_and_its_batch_mates_are_settled(queue, start):
     assert set(types) == {"ValueError", "SystemExit", "PayloadError"}
 
 
+@pytest.mark.needs("server")
 def test_a_result_the_database_refuses_is_cut_out_of_its_batch(queue, start, engine):
     """A constraint stands for whatever a server may not take."""
     with engine.begin() as connection:
@@ -138,6 +140,7 @@ def test_a_result_the_database_refuses_is_cut_out_of_its_batch(queue, start, eng
     assert "no_thirteen" in attempt.error
 
 
+@pytest.mark.needs("skip_locked")
 def test_a_job_row_that_somebody_holds_does_not_hold_up_the_others(
     queue, start, engine
 ):
@@ -157,6 +160,7 @@ def test_a_job_row_that_somebody_holds_does_not_hold_up_the_others(
     assert worker.stats.stale == 0
 
 
+@pytest.mark.needs("server")
 @pytest.mark.covers("C110")
 def test_c110_nothing_waits_for_the_poll_while_listeners_restart(queue, start, engine):
     """Enqueued in a tight loop while the listener's connection is cut again and again."""
@@ -262,6 +266,7 @@ def test_missing_tables_are_refused_at_start(start, empty_url, monkeypatch):
     engine.dispose()
 
 
+@pytest.mark.needs("server")
 def test_a_read_only_database_is_refused_at_start(queue, start, engine):
     with engine.begin() as connection:
         name = engine.url.database
@@ -339,6 +344,7 @@ def test_a_settle_whose_answer_is_lost_is_counted_once(queue, start, monkeypatch
     assert room.claimed == room.settled == 5
 
 
+@pytest.mark.needs("server")
 def test_a_death_whose_telling_the_database_refuses_is_recorded(queue, start, engine):
     with engine.begin() as connection:
         connection.execute(
