@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import attrs
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Table, select, text
 
+from sqla_jobs import models
+from sqla_jobs.models import Attempt, JobBody, JobOutput
 from tests.statemachine.model import FINISHED, RUNNING, Job, Past
 
-ROWS = text(
-    """
-    select j.*, b.input, b.rerun_input, b.job_id as body, o.output
-      from sqla_job j
-      left join sqla_job_body b on b.job_id = j.id
-      left join sqla_job_output o on o.job_id = j.id
-    """
+_JOB = cast("Table", models.Job.__table__)
+ROWS = (
+    select(
+        *_JOB.c,
+        JobBody.input,
+        JobBody.rerun_input,
+        JobBody.job_id.label("body"),
+        JobOutput.output,
+    )
+    .outerjoin(JobBody, JobBody.job_id == _JOB.c.id)
+    .outerjoin(JobOutput, JobOutput.job_id == _JOB.c.id)
 )
-PAST = text("select * from sqla_attempt order by job_id, fence")
+PAST = select(cast("Table", Attempt.__table__)).order_by(Attempt.job_id, Attempt.fence)
 STRAYS = text(
     """
     select count(*) from (

@@ -16,6 +16,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from sqla_jobs import Enqueued, JobSession, clock
+from sqla_jobs.dialects import dialect_named
 from sqla_jobs.exc import (
     DuplicateJobError,
     JobNotCancellableError,
@@ -82,6 +83,8 @@ class Machine(RuleBasedStateMachine):
         self.sessions = sessionmaker(self.engine, class_=JobSession)
         self.workers: list[str] = []
         self.held: list[Held] = []
+        self.one_writer = not dialect_named(self.engine.dialect).skip_locked
+        self.gone: set[str] = set()
         self.version = 0
         with self.engine.begin() as connection:
             for table in TABLES:
@@ -110,7 +113,8 @@ class Machine(RuleBasedStateMachine):
     )
     def let_time_pass(self, seconds: float, beat: bool) -> None:
         """Without a beat, leases end; with beats, deadlines pass under live workers."""
-        left = timedelta(seconds=seconds)
+        # The finest step of SQLite's clock is a millisecond.
+        left = timedelta(seconds=max(seconds, 0.001) if self.one_writer else seconds)
         while beat and left > TTL / 2:
             self._advance(TTL / 2)
             left -= TTL / 2
@@ -161,7 +165,8 @@ class Machine(RuleBasedStateMachine):
     def beat(self, nth: int) -> None:
         model, worker = self.model, self._worker(nth)
         mine = [h for h in self.held if h.worker == worker]
-        alive = model.alive(worker)
+        # With one writer, a lease that ran out may be renewed until a sweep has seen it.
+        alive = worker not in self.gone if self.one_writer else model.alive(worker)
         if alive:
             model.leases[worker] = model.now + TTL
 
@@ -389,10 +394,13 @@ class Machine(RuleBasedStateMachine):
         if expire:
             worker = owned[nth % len(owned)].worker
             self.fleet.expire(worker)
+            self.gone.add(worker)
             self.model.leases[worker] = self.model.now - timedelta(days=1)
         self._sweep()
 
     def _sweep(self) -> None:
+        before = self.model.now - GRACE
+        self.gone.update(w for w in self.workers if self.model.leases[w] <= before)
         wanted = self.model.rescue(GRACE, DELAY)
         rescued = self.fleet.rescue(grace=GRACE, delay=DELAY)
         assert {

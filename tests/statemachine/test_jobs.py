@@ -24,6 +24,7 @@ def thawed():
     clock.thaw()
 
 
+@pytest.mark.each_kind
 @pytest.mark.covers("T67")
 @pytest.mark.timeout(600 + EXAMPLES)  # A failure is made small, which takes its time.
 def test_jobs_do_what_the_model_says(engine):

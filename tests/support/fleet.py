@@ -139,9 +139,10 @@ class Fleet:
         with Session(self.autocommit) as session:
             if not dialect_named(self.engine.dialect).skip_locked:
                 found = rescue(session, grace=grace, delay=delay, limit=limit)
-                if found:
+                if len(found) >= limit:
                     return found
                 self.let_suspicion_age()
+                return found + rescue(session, grace=grace, delay=delay, limit=limit)
             return rescue(session, grace=grace, delay=delay, limit=limit)
 
     def look(self, *, grace: timedelta = GRACE) -> list[Rescued]:

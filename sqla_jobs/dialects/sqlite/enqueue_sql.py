@@ -67,13 +67,13 @@ RENEW: Final = {
     "sooner": f"""
 update {{job}}
    set priority = g.value ->> 'priority', max_attempts = g.value ->> 'max_attempts',
-       run_at = min(run_at, {_AT})
+       run_at = min(run_at, {_AT}), rerun = false, rerun_run_at = null
   from (select value from json_each(:jobs)) as g where id = g.value ->> 'id'
 """,
     "replaced": f"""
 update {{job}}
    set priority = g.value ->> 'priority', max_attempts = g.value ->> 'max_attempts',
-       run_at = {_AT}
+       run_at = {_AT}, rerun = false, rerun_run_at = null
   from (select value from json_each(:jobs)) as g where id = g.value ->> 'id'
 """,
     "again": f"""
