@@ -233,7 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal.signal's signature
     raise KeyboardInterrupt
 
 
