@@ -8,13 +8,15 @@ Run it as often as you like: what is there already is left alone.
 import csv
 import datetime as dt
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import sessionmaker
 
 from examples.weather.db import Session
@@ -23,6 +25,8 @@ from examples.weather.models import Reading, Station
 from sqla_jobs import JobSession
 
 FILES = {"seattle": "seattle-temps.csv", "sf": "sf-temps.csv"}
+
+PAUSES = (0.2, 0.5, 1, 2, 5, 10)  # Seconds; a restart of the server takes one or two.
 
 Measured = tuple[dt.datetime, Decimal]
 
@@ -74,8 +78,29 @@ def import_folder(Session: sessionmaker[JobSession], folder: Path) -> None:  # n
     """Import every station's file in *folder*, one transaction per day."""
     for name, file in FILES.items():
         for day, measured in days(folder / file):
-            with Session.begin() as session:
-                import_day(session, name, day, measured)
+            _surviving(lambda: _in_transaction(Session, name, day, measured))  # noqa: B023 - called at once
+
+
+def _in_transaction(
+    Session: sessionmaker[JobSession],  # noqa: N803 - a class
+    name: str,
+    day: dt.date,
+    measured: Iterable[Measured],
+) -> None:
+    with Session.begin() as session:
+        import_day(session, name, day, measured)
+
+
+def _surviving(step: Callable[[], None]) -> None:
+    """Do *step* again when the database went away: what is there is left alone."""
+    for pause in PAUSES:
+        try:
+            step()
+        except OperationalError:
+            time.sleep(pause)
+        else:
+            return
+    step()
 
 
 if __name__ == "__main__":

@@ -183,12 +183,12 @@ class Parts:
         self._check_database()
         if self.config.runs_async or self.resources.is_async:
             self.runner = self.executor.use_async(loop)
-        if self.config.session is not None:
-            self.sessions.check()
-            self._warn_of_small_pool()
-        if self.config.async_session is not None and self.runner is not None:
-            self.runner.submit(self.sessions.check_async()).result()
         with self._explained():
+            if self.config.session is not None:
+                self.sessions.check()
+                self._warn_of_small_pool()
+            if self.config.async_session is not None and self.runner is not None:
+                self.runner.submit(self.sessions.check_async()).result()
             self.heartbeat.register()
         self.executor.resources = self.resources.enter(self.runner)
 

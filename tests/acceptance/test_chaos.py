@@ -8,7 +8,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
@@ -25,6 +25,8 @@ from tests.chaos.plan import Plan
 from tests.chaos.producer import SHARED
 from tests.chaos.scenario import Scenario
 from tests.chaos.tables import Order, Request
+from tests.support.processes import Processes
+from tests.support.server import embedded
 from tests.support.waiting import wait_until
 
 
@@ -54,6 +56,44 @@ def test_nothing_is_lost_or_doubled_while_workers_are_killed_and_frozen(
     assert outcome.tally.killed["worker"] > 2
     assert outcome.tally.freezes > 2
     assert outcome.attempts["lost"] > 0
+    assert outcome.facts["succeeded"] > 100
+
+
+@pytest.mark.covers("T50")
+@pytest.mark.timeout(200)
+def test_nothing_is_lost_or_doubled_while_the_server_crashes_and_ends_sessions(
+    tmp_path,
+):
+    """``make chaos ARGS='--restarts 60 --kills 5'`` in short, on a server of its own."""
+    plan = Plan(
+        seed=secrets.randbits(32),
+        seconds=20.0,
+        folder=str(tmp_path),
+        workers=3,
+        producers=2,
+        lease_ttl=2.5,
+        rescue_grace=0.5,
+        rescue_interval=0.5,
+        between_faults=4.0,
+        between_restarts=6.0,
+        between_kills=0.5,
+        backlog=150,
+    )
+    plan.prepare()
+    # Durable: what was committed must survive the crash.
+    with embedded(durable=True) as server:
+        with server.connect() as admin:
+            admin.execute("create database chaos")
+        engine = create_engine(server.database("chaos"), pool_pre_ping=True)
+        witness.create(engine)
+        url = engine.url.render_as_string(hide_password=False)
+        with Processes({"SQLA_JOBS_DATABASE_URL": url}) as processes:
+            outcome = Scenario(plan, engine, processes, server.control).run()
+        engine.dispose()
+
+    assert outcome.broken == [], f"seed {plan.seed}, logs in {plan.folder}"
+    assert outcome.tally.blows["server restart"] >= 1
+    assert outcome.tally.blows["session kill"] > 5
     assert outcome.facts["succeeded"] > 100
 
 

@@ -18,10 +18,17 @@ READINGS = 2 * (365 * 24 - 1)
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
-def test_the_demo_kills_a_worker_and_proves_that_nothing_was_lost(database):
+@pytest.mark.parametrize(
+    ("database", "more"),
+    [("postgresql", ()), ("sqlite", ()), ("postgresql", ("--restart",))],
+)
+def test_the_demo_kills_a_worker_and_proves_that_nothing_was_lost(database, more):
+    """With ``--restart`` the server crashes, too, while the importer is at work."""
     demo = subprocess.run(
-        [sys.executable, "-m", "examples.weather.demo", "--json", "--db", database],
+        [
+            *(sys.executable, "-m", "examples.weather.demo"),
+            *("--json", "--db", database, *more),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

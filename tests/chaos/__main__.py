@@ -27,6 +27,20 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4, help="worker processes")
     parser.add_argument("--producers", type=int, default=3, help="producer processes")
     parser.add_argument(
+        "--restarts",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="crash and restart the server, on average so often",
+    )
+    parser.add_argument(
+        "--kills",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="end a session in the server, on average so often",
+    )
+    parser.add_argument(
         "--keep",
         action="store_true",
         help="keep logs and journals also when all holds",
@@ -42,17 +56,19 @@ def main() -> int:
         workers=given.workers,
         producers=given.producers,
         long_freezes=True,
+        between_restarts=given.restarts,
+        between_kills=given.kills,
     )
     plan.prepare()
     console.print(f"chaos: seed {plan.seed}, {plan.seconds:g} s, in {plan.folder}")
     with embedded(durable=True) as server:
         with server.connect() as admin:
             admin.execute("create database chaos")
-        engine = create_engine(server.database("chaos"))
+        engine = create_engine(server.database("chaos"), pool_pre_ping=True)
         witness.create(engine)
         url = engine.url.render_as_string(hide_password=False)
         with Processes({"SQLA_JOBS_DATABASE_URL": url}) as processes:
-            outcome = Scenario(plan, engine, processes).run(server.log)
+            outcome = Scenario(plan, engine, processes, server.control).run(server.log)
         engine.dispose()
     report.show(outcome, console)
     console.print(f"seed {plan.seed}: {'FAILED' if outcome.broken else 'all holds'}")

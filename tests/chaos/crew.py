@@ -150,6 +150,9 @@ class Crew:
             self.tally.killed[member.role] += 1
         elif asked and (code == 0 or (code == -signal.SIGTERM and not member.up)):
             self.tally.stopped[member.role] += 1
+        elif code == 1 and not member.up and self._plan.cuts_connections:
+            # A worker that finds no database says so and ends: it is started again.
+            self.tally.blows["start without a server"] += 1
         else:
             self.tally.violations.append(f"{member.name} ended by itself with {code}")
         self.tally.ended(member.name)

@@ -31,6 +31,10 @@ class Plan:
     """Mean time between two faults inside one process."""
     between_blows: float = 1.0
     """Mean time between two blows at the workers from outside."""
+    between_restarts: float = 0.0
+    """Mean time between two crashes of the server; 0: it stays up."""
+    between_kills: float = 0.0
+    """Mean time between two kills of a session in the server; 0: none."""
     backlog: int = 250
     """Unfinished jobs above which producers wait."""
     long_freezes: bool = False
@@ -55,6 +59,11 @@ class Plan:
     def fatal_freeze(self) -> float:
         """A freeze after which the lease is over and the jobs are rescued."""
         return self.lease_ttl + self.rescue_grace + 2 * self.rescue_interval
+
+    @property
+    def cuts_connections(self) -> bool:
+        """Whether connections are lost without a fault of their process."""
+        return self.between_restarts > 0 or self.between_kills > 0
 
     @property
     def is_calm(self) -> bool:

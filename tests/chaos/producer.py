@@ -17,6 +17,7 @@ from sqla_jobs.states import FINISHED
 from tests.chaos.faults import PRODUCER, Faults, install
 from tests.chaos.journal import COMMITTED, ROLLED_BACK, WRONG, Journal
 from tests.chaos.kinds import DEADLY, WEIGHTS, Work, entry, jobs, killer, transfer
+from tests.chaos.outage import surviving
 from tests.chaos.plan import Plan
 from tests.chaos.tables import PRODUCER as PRODUCER_NAME
 from tests.chaos.tables import Order, Request, application
@@ -38,7 +39,8 @@ def produce(packed: dict[str, Any], number: int, generation: int) -> None:
     engine, session = application(PRODUCER_NAME)
     producer = Producer(plan, session, chance, f"p{number}.{generation}")
     while not plan.is_calm:
-        producer.step()
+        with surviving(plan):
+            producer.step()
     engine.dispose()
 
 

@@ -15,11 +15,13 @@ from sqla_jobs import JobSession
 from tests.chaos.audit import Finding, audit, load_journals
 from tests.chaos.crew import Crew
 from tests.chaos.journal import read
+from tests.chaos.outage import Outages
 from tests.chaos.plan import Plan
 from tests.chaos.steward import resume_all
 from tests.chaos.tables import WORKER
 from tests.chaos.tally import Tally
 from tests.support.processes import Processes
+from tests.support.server import Control
 
 LOOK = 0.05
 BETWEEN_SAMPLES = 0.5
@@ -86,22 +88,26 @@ class Outcome:
 class Scenario:
     """The run on one database, whose tables and witness are there."""
 
-    def __init__(self, plan: Plan, engine: Engine, processes: Processes) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        processes: Processes,
+        control: Control | None = None,
+    ) -> None:
+        """Take the *engine* of a database; *control* of its server, for restarts."""
         self._plan = plan
         self._engine = engine
         self._crew = Crew(plan, processes)
+        self._outages = Outages(plan, engine, control, self._crew.tally)
+        # Autocommit: each look is a new snapshot of the server's statistics.
+        self._looking = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._idlest = 0.0
         self._lost = 0
         self._sample_at = 0.0
 
     def run(self, log: Path | None = None) -> Outcome:
         """Go through all phases; *log* is the server's, if it is ours to read."""
-        # Autocommit: each look is a new snapshot of the server's statistics.
-        looking = self._engine.execution_options(isolation_level="AUTOCOMMIT")
-        with looking.connect() as self._look:
-            return self._run(log)
-
-    def _run(self, log: Path | None) -> Outcome:
         plan, crew = self._plan, self._crew
         started = time.monotonic()
         self._step_until(lambda: time.monotonic() > started + plan.seconds, 1e9)
@@ -123,6 +129,8 @@ class Scenario:
     def _step_until(self, reached: Callable[[], bool], limit: float) -> bool:
         def step() -> bool:
             self._crew.step()
+            if not self._plan.is_calm:
+                self._outages.step()
             self._sample()
             return reached()
 
@@ -141,7 +149,8 @@ class Scenario:
         return self._crew.idle() and self._number(UNFINISHED) == 0
 
     def _number(self, query: TextClause, **values: str) -> float:
-        return float(self._look.execute(query, values).scalar_one())
+        with self._looking.connect() as look:
+            return float(look.execute(query, values).scalar_one())
 
     def _sample(self) -> None:
         if time.monotonic() >= self._sample_at:

@@ -14,6 +14,7 @@ from sqla_jobs import JobSession, cancel_job, pause_queue, resume_queue, retry_j
 from sqla_jobs.exc import JobNotCancellableError, JobNotRetryableError
 from sqla_jobs.models import Job
 from tests.chaos.kinds import DEADLY, QUEUES
+from tests.chaos.outage import surviving
 from tests.chaos.plan import Plan
 from tests.chaos.tables import STEWARD, application
 
@@ -27,7 +28,8 @@ def steer(packed: dict[str, Any], number: int, generation: int) -> None:
     engine, sessions = application(STEWARD)
     verbs = [_cancel, _cancel, _retry, _retry, _pause]
     while not plan.is_calm:
-        chance.choice(verbs)(sessions, chance)
+        with surviving(plan):
+            chance.choice(verbs)(sessions, chance)
         time.sleep(chance.uniform(0.0, 2 * BETWEEN))
     engine.dispose()
 

