@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the choice of servers."""
     parser.addoption(
         "--servers",
-        default="pg18,local",
+        default="pg18,local,sqlite",
         help="comma-separated: where conformance tests run (pg18, pg16, local, sqlite);"
         " the first embedded one serves all other tests",
     )

@@ -100,6 +100,7 @@ class Borrowed:
                 if pid is None or not _terminate(engine, pid):
                     _cancel(driver)
                 _shut(driver)
+                _roll_back_here(driver)
 
     def _begun(
         self,
@@ -176,6 +177,18 @@ def _cancel(driver: Any) -> None:  # noqa: ANN401 - any driver's connection
     if hasattr(driver, "cancel_safe") and not hasattr(driver, "__aenter__"):
         with suppress(Exception):
             driver.cancel_safe(timeout=CANCEL_LIMIT)
+
+
+def _roll_back_here(driver: Any) -> None:  # noqa: ANN401 - any driver's connection
+    """End a transaction that lives in this process, where no server does it.
+
+    SQLite's keeps all others from writing for as long as its handler sleeps; the driver
+    lets any thread interrupt its statement and roll it back.
+    """
+    if hasattr(driver, "interrupt"):
+        with suppress(Exception):
+            driver.interrupt()
+            driver.rollback()
 
 
 def _shut(driver: Any) -> None:  # noqa: ANN401 - any driver's connection

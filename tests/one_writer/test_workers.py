@@ -14,6 +14,7 @@ from sqlalchemy.orm import sessionmaker
 from sqla_jobs import Jobs, JobSession
 from sqla_jobs.models import Job
 from sqla_jobs.worker import lookout
+from tests.support.shop import Visit
 from tests.support.waiting import wait_until
 from tests.worker import app
 
@@ -128,6 +129,33 @@ def test_a_handler_behind_a_long_transaction_is_not_failed(
         other.rollback()
     queue.wait_for_states(succeeded=1)
     assert (queue.job(job_id).attempt, queue.history(job_id)) == (1, [])
+
+
+@pytest.mark.parametrize("where", ["idle", "inside"])
+def test_an_abandoned_attempt_does_not_keep_all_others_from_writing(
+    queue, start, where
+):
+    """Its thread sleeps on, or is inside a statement, with the right to write."""
+    jobs, go = Jobs(), threading.Event()
+    endless = "with recursive n(x) as (select 1 union all select x from n) "
+
+    @jobs.job("x", **app.options(timeout="1s"))
+    def x(ctx, do):
+        ctx.session.add(Visit(name=do.name, attempt=ctx.attempt))
+        ctx.session.flush()
+        if ctx.attempt == 1:
+            if where == "inside":
+                ctx.session.execute(text(endless + "select count(*) from n"))
+            go.wait(60)
+
+    start(jobs, async_session=None)
+    (job_id,) = queue.add(x, "x")
+    try:
+        queue.wait_for_states(succeeded=1)
+        assert queue.visits() == [("x", 2)]
+        assert queue.history(job_id) == ["timed_out"]
+    finally:
+        go.set()
 
 
 def _jobs(queue) -> list[Job]:

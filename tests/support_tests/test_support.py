@@ -28,6 +28,7 @@ def add(left: int, right: int) -> None:
     print("sum", left + right)
 
 
+@pytest.mark.needs("server")
 def test_each_test_has_a_database_of_its_own(engine, second_engine):
     with PlainSession(engine) as session, session.begin():
         session.add(Order(id=1, org_id=1, note="here"))
@@ -51,6 +52,7 @@ def test_an_async_engine_is_closed_after_its_loop(async_engine):
     assert asyncio.run(ask()) == 1
 
 
+@pytest.mark.needs("server")
 def test_a_lock_wait_is_observed_not_guessed(engine):
     with PlainSession(engine) as session, session.begin():
         session.add(Order(id=1, org_id=1))

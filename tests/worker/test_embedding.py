@@ -9,11 +9,12 @@ import time
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
-from sqla_jobs import Jobs, Worker
+from sqla_jobs import Jobs, Worker, clock
 from sqla_jobs.asyncio import AsyncJobContext, AsyncJobSession
+from sqla_jobs.models import WorkerRow
 from tests.support.shop import Visit
 from tests.worker import app
 
@@ -82,7 +83,7 @@ def test_a_lifespan_that_fails_starts_nothing(queue, start):
         start(Jobs(lifespan=lifespan), async_session=None)
     assert {t.name for t in threading.enumerate()} <= before
     with queue.look.connect() as connection:
-        alive = text("select count(*) from sqla_worker where lease_until > now()")
+        alive = select(func.count()).where(WorkerRow.lease_until > clock.now())
         assert connection.scalar(alive) == 0
 
 

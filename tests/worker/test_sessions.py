@@ -167,6 +167,7 @@ def test_a_session_that_only_was_looked_at_completes_the_job(queue, start, jobs)
     wait_until(lambda: worker.stats.succeeded == 2)
 
 
+@pytest.mark.needs("skip_locked")
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_deadlock_in_the_completing_commit_runs_again_uncounted(
     queue, start, jobs, kind

@@ -9,9 +9,10 @@ import sys
 
 import psutil
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from sqla_jobs import clock
 from sqla_jobs.models import WorkerRow
 from sqla_jobs.worker.supervisor import supervise
 from tests.support.waiting import wait_until
@@ -43,7 +44,7 @@ def supervisor(processes, queue):
 
 def alive(queue):
     """Return the process ids of the workers whose lease holds."""
-    query = select(WorkerRow.pid).where(WorkerRow.lease_until > func.clock_timestamp())
+    query = select(WorkerRow.pid).where(WorkerRow.lease_until > clock.now())
     with Session(queue.look) as session:
         return set(session.scalars(query))
 
