@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import event, func, select, text
 
 from sqla_jobs.models import Job, JobBody
 from tests.support.enqueuing import Work, keys, work
@@ -93,3 +93,33 @@ def test_large_inputs_are_written_in_bounded_statements(Session, second_engine):
     assert len(statements) == 3
     with second_engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(Job)) == 11_000
+
+
+@pytest.mark.covers("T25")
+@pytest.mark.needs("server")
+def test_t25_duplicates_leave_nothing_in_tables_and_indexes(Session, second_engine):
+    """Ids are made by the client, so no sequence is used up either."""
+    inputs = [Work(f"k:{n}") for n in range(500)]
+
+    def sizes() -> dict[str, int]:
+        query = text(
+            "select relname, pg_relation_size(oid) from pg_class"
+            " where relname like 'sqla\\_job%'"
+        )
+        with second_engine.connect() as connection:
+            return {row[0]: row[1] for row in connection.execute(query)}
+
+    with Session.begin() as session:
+        session.enqueue_many(work, inputs)
+    before = sizes()
+    for _ in range(40):
+        with Session.begin() as session:
+            handles = session.enqueue_many(work, inputs)
+        assert {h.outcome for h in handles} == {"kept"}
+
+    assert sizes() == before
+    with second_engine.connect() as connection:
+        query = text(
+            "select count(*) from pg_sequences where sequencename like 'sqla%'"
+        )
+        assert connection.scalar(query) == 0
