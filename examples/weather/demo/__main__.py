@@ -29,7 +29,8 @@ from examples.weather.demo.verify import Check, Key, expected, verify
 from examples.weather.demo.view import View
 
 LIMIT = 90  # Seconds for all jobs to settle; on two quiet cores it takes about ten.
-SPOILT: Key = ("seattle", dt.date(2010, 7, 4))
+# Early in the year: its attempts are over long before a worker is killed.
+SPOILT: Key = ("seattle", dt.date(2010, 1, 4))
 IMPOSSIBLE = "451.0"
 DATABASES = {"postgresql": embedded_postgresql, "sqlite": sqlite_file}
 
