@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sqla_jobs.session import JobSession
 
 R = TypeVar("R")
+H_co = TypeVar("H_co", covariant=True)
 S_co = DefaultTypeVar("S_co", bound="JobSession", default="JobSession", covariant=True)
 
 _logger: Final = logging.getLogger("sqla_jobs.job")
@@ -186,8 +187,8 @@ class JobFacts:
         return found  # type: ignore[return-value]  # the mapping's keys promise it
 
 
-class JobContext(JobFacts, Generic[S_co]):
-    """What a sync handler is given: the facts, and a session of the application."""
+class SessionContext(JobFacts, Generic[H_co]):
+    """The facts, and a session of the application: what both kinds of handlers share."""
 
     __slots__ = ("_open_session", "session_opened")
 
@@ -196,16 +197,16 @@ class JobContext(JobFacts, Generic[S_co]):
         claim: ClaimFacts,
         attempt_state: AttemptState,
         resources: Mapping[type, object],
-        open_session: Callable[[], S_co],
+        open_session: Callable[[], H_co],
     ) -> None:
         super().__init__(claim, attempt_state, resources)
         self._open_session = open_session
         # The engine's own: the session if the handler asked for one, to be committed
         # with the job's completion or rolled back. Handlers use `session`.
-        self.session_opened: S_co | None = None
+        self.session_opened: H_co | None = None
 
     @property
-    def session(self) -> S_co:
+    def session(self) -> H_co:
         """A session from the worker's factory, opened at first use; unused, it is free.
 
         What it writes commits in the transaction that completes the job, and is rolled
@@ -216,3 +217,9 @@ class JobContext(JobFacts, Generic[S_co]):
         if opened is None:
             opened = self.session_opened = self._open_session()
         return opened
+
+
+class JobContext(SessionContext[S_co], Generic[S_co]):
+    """What a sync handler is given: the facts, and a session of the application."""
+
+    __slots__ = ()
