@@ -33,7 +33,7 @@ from sqla_jobs.queue import nearby
 from sqla_jobs.queue.connections import own_engine, root_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -49,6 +49,8 @@ MAX_PAYLOAD: Final = 7_900
 NEWS: Final = "\x02news"
 """Among the queues of a hint: a cancel or a pause waits for the next heartbeat. Names
 of queues are printable."""
+EVERY: Final = ""
+"""Among the queues of a hint: all of them."""
 _KEY: Final = "sqla_jobs.wake"
 
 
@@ -70,11 +72,17 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, connection: Connection) -> Place:
         """Return where workers listen for the jobs that *connection* writes."""
-        options = connection.get_execution_options()
+        return cls._at(connection.engine, connection.get_execution_options())
+
+    @classmethod
+    def at(cls, engine: Engine) -> Place:
+        """Return where workers listen for the jobs that *engine*'s connections write."""
+        return cls._at(engine, engine.get_execution_options())
+
+    @classmethod
+    def _at(cls, engine: Engine, options: Mapping[str, object]) -> Place:
         # Engines made by execution_options(), maybe one per request, lead to one place.
-        return cls(
-            root_engine(connection.engine), channel(options.get("schema_translate_map"))
-        )
+        return cls(root_engine(engine), channel(options.get("schema_translate_map")))
 
 
 class Notifier:
@@ -221,7 +229,7 @@ class _Target:
         self.sent = time.monotonic()
         payload = ",".join(queues)
         if len(payload.encode()) > MAX_PAYLOAD:
-            payload = ""  # every queue
+            payload = EVERY
         for last in (False, True):
             try:
                 if self._connection is None:
@@ -289,6 +297,11 @@ def committing(connection: Connection, queues: set[str]) -> None:
     place = Place.of(connection)
     token = notifier.repeat(place, queues)
     connection.info[_KEY] = (token, place, frozenset(queues))
+
+
+def announce(engine: Engine, queues: Iterable[str]) -> None:
+    """Hint workers at *engine*'s database; for what became ready without an enqueue."""
+    notifier.notify(Place.at(engine), queues)
 
 
 def failed(connection: Connection) -> None:

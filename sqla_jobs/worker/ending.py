@@ -92,6 +92,15 @@ class Ending:
         return Settlement(claim.id, claim.fence, claim.attempt, self.outcome)
 
     @property
+    def is_for_others(self) -> bool:
+        """Whether the job is to be had at once, by any worker but the one it had."""
+        match self.outcome:
+            case Released(delay):
+                return not delay
+            case outcome:
+                return isinstance(outcome, Interrupted)
+
+    @property
     def again_in(self) -> float | None:
         """Seconds until the job can be claimed again; None when it has ended."""
         match self.outcome:

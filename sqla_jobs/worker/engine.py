@@ -27,6 +27,7 @@ from sqla_jobs.exc import DatabaseUnavailableError
 from sqla_jobs.queue.connections import engine_of, own_engine, renew_pool
 from sqla_jobs.queue.renew import Condition
 from sqla_jobs.queue.schema import check_schema
+from sqla_jobs.queue.wakeup import EVERY, announce
 from sqla_jobs.worker.attempts import Attempts
 from sqla_jobs.worker.borrowed import Backends
 from sqla_jobs.worker.claimer import Claimer
@@ -96,6 +97,7 @@ class Parts:
             worker=worker,
             busy=self.is_busy,
             settled=self._settled,
+            freed=self._announce,
         )
         self.executor = Executor(
             self.attempts,
@@ -147,7 +149,7 @@ class Parts:
             config.jobs,
             self.stats,
             ttl=config.lease_ttl,
-            freed=self._look,
+            freed=self._rescued,
         )
 
     def _make_claimer(self) -> Claimer:
@@ -264,6 +266,15 @@ class Parts:
 
     def _look(self) -> None:
         self.claimer.look()
+
+    def _rescued(self) -> None:
+        """Look at once, and let everybody look: any worker rescues for all queues."""
+        self._look()
+        self._announce({EVERY})
+
+    def _announce(self, queues: set[str]) -> None:
+        """Tell other workers of jobs that are to be had and that no enqueue announced."""
+        announce(self.engines[0], queues)
 
     def _settled(self, again: float | None) -> None:
         """Tell the claimer that there is room, and when a job of ours is due again."""

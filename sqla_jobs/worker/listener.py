@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import uuid4
 
 from sqla_jobs.dialects import dialect_named
-from sqla_jobs.queue.wakeup import NEWS, channel
+from sqla_jobs.queue.wakeup import EVERY, NEWS, channel
 from sqla_jobs.worker.service import Service
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Listener(Service):
                 self._echoed()
             elif not payload.startswith(_MARK):
                 hints.update(payload.split(","))
-        every = "" in hints
+        every = EVERY in hints
         if every or not self._queues.isdisjoint(hints):
             self._look()
         if every or NEWS in hints:

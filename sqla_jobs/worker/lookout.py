@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sqla_jobs.dialects import dialect_named
 from sqla_jobs.queue import nearby
-from sqla_jobs.queue.wakeup import NEWS
+from sqla_jobs.queue.wakeup import EVERY, NEWS
 from sqla_jobs.worker.listener import Listener
 from sqla_jobs.worker.service import Service
 
@@ -84,7 +84,7 @@ class Lookout(Service):
         self._drop()
 
     def _hear(self, queues: Collection[str]) -> None:
-        if not self._queues.isdisjoint(queues):
+        if EVERY in queues or not self._queues.isdisjoint(queues):
             self._look()
         if NEWS in queues:
             self._news()

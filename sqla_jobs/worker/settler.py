@@ -66,6 +66,7 @@ class Settler(Service):
         worker: str,
         busy: Callable[[], bool],
         settled: Callable[[float | None], None],
+        freed: Callable[[set[str]], None],
     ) -> None:
         super().__init__()
         self._door = door
@@ -74,6 +75,7 @@ class Settler(Service):
         self._worker = worker
         self._busy = busy
         self._settled = settled
+        self._freed = freed
         self._endings: deque[Ending] = deque()
         self._alone: deque[tuple[float, Ending]] = deque()
         self._hand: list[Ending] = []
@@ -262,17 +264,22 @@ class Settler(Service):
     def _count(self, done: Sequence[tuple[Ending, Verdict]]) -> None:
         """Note what became of endings, free their room, and tell when they are due."""
         again: float | None = None
+        freed: set[str] = set()
         for ending, verdict in done:
             ending.room.settled += 1
             if verdict is not Verdict.ACCEPTED:
                 self._note_stale(ending)
                 continue
             self._add(ending)
+            if ending.is_for_others:
+                freed.add(ending.claim.queue)
             due = ending.again_in
             if due is not None and (again is None or due < again):
                 again = due
         if done:
             self._settled(again)
+        if freed:
+            self._freed(freed)
 
     def _add(self, ending: Ending) -> None:
         stats, outcome = self._stats, ending.outcome

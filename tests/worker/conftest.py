@@ -70,11 +70,18 @@ class Queue:
 
     def wait_for_states(self, timeout: float = 30.0, **states: int) -> None:
         """Wait until the counts by state are exactly *states*."""
-        wait_until(
-            lambda: self.states() == states,
-            timeout,
-            what=f"{states}, not {self.states()}",
-        )
+        seen: dict[str, int] = {}
+
+        def reached() -> bool:
+            nonlocal seen
+            seen = self.states()
+            return seen == states
+
+        try:
+            wait_until(reached, timeout)
+        except AssertionError:
+            msg = f"{states} not within {timeout:g} s: {seen}"
+            raise AssertionError(msg) from None
 
     def attempts(self, job_id: UUID) -> list[Attempt]:
         """Read a job's history, oldest first."""
