@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
+from sqla_jobs.declare.backfills import BackfillRegistry
 from sqla_jobs.declare.duration import Duration, parse_duration
 from sqla_jobs.declare.job import (
     ON_DUPLICATE,
@@ -71,7 +72,7 @@ def _explains_what_is_missing(declare: _F) -> _F:
     return cast("_F", checked)
 
 
-class Jobs:
+class Jobs(BackfillRegistry):
     """The registry of an application's jobs.
 
     ``lifespan`` gives resources once per worker process (``ctx.resource(Type)``);
@@ -90,6 +91,7 @@ class Jobs:
         input_limit: int = PAYLOAD_LIMIT,
         output_limit: int = PAYLOAD_LIMIT,
     ) -> None:
+        super().__init__()
         self.lifespan = lifespan
         self.around = around
         self.retain = parse_duration(retain, field="retain")
@@ -193,7 +195,7 @@ class Jobs:
         return spec
 
     def include(self, other: Jobs, /) -> None:
-        """Add the jobs of *other*, those declared there so far and later.
+        """Add the jobs and backfills of *other*, those declared there so far and later.
 
         They keep the ``retain`` and limits of *other*, and run with the ``lifespan`` and
         ``around`` of this registry. So *other* must have neither, or the same: a
@@ -215,6 +217,7 @@ class Jobs:
                 )
         for spec in other.specs.values():
             self._check_free(spec)
+        self._include_backfills(other)
         other._included_by.append(self)
         for spec in other.specs.values():
             self._register(spec)

@@ -13,6 +13,17 @@ from sqla_jobs.exc.attempt import (
     ResourceMissingError,
     SessionMissingError,
 )
+from sqla_jobs.exc.backfill import (
+    BackfillAppliedError,
+    BackfillEnvironmentError,
+    BackfillError,
+    BackfillFailedError,
+    BackfillLostError,
+    BackfillMigrationPendingError,
+    BackfillRunningError,
+    BackfillStatusError,
+    BackfillUnknownError,
+)
 from sqla_jobs.exc.base import (
     JobsError,
 )
@@ -56,6 +67,15 @@ from sqla_jobs.exc.steer import (
 
 __all__ = [
     "AttemptError",
+    "BackfillAppliedError",
+    "BackfillEnvironmentError",
+    "BackfillError",
+    "BackfillFailedError",
+    "BackfillLostError",
+    "BackfillMigrationPendingError",
+    "BackfillRunningError",
+    "BackfillStatusError",
+    "BackfillUnknownError",
     "DatabaseUnavailableError",
     "DatabaseUnsupportedError",
     "DeclarationError",
