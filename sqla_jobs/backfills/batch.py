@@ -1,0 +1,142 @@
+"""One batch: the next rows in key order, locked, changed, and counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from sqlalchemy import inspect, select
+from sqlalchemy.exc import DBAPIError
+
+from sqla_jobs.backfills.keys import Key, Target, key_text
+from sqla_jobs.backfills.ledger import add_failure
+from sqla_jobs.declare.backfill import Skip
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Delete, Select, Update
+    from sqlalchemy.orm import Session
+
+    from sqla_jobs.declare.backfill import BackfillSpec
+
+
+@attrs.frozen
+class Batch:
+    """What a batch did."""
+
+    rows: int
+    """Rows changed."""
+    failed: int
+    last: Key | None
+    """The key reached; None when nothing was left after the given one."""
+
+
+def run_batch(
+    session: Session,
+    spec: BackfillSpec,
+    target: Target,
+    *,
+    after: Key | None,
+    size: int,
+    avoid: Sequence[Key] = (),
+) -> Batch:
+    """Change the next rows in the session's transaction, which the caller commits.
+
+    :param avoid: keys of rows that failed before.
+    """
+    if spec.statement is not None:
+        return _statement(session, spec.statement, target, after, size)
+    if spec.rows is None:
+        return Batch(0, 0, None)
+    beyond = target.beyond(after)
+    chosen = spec.rows if beyond is None else spec.rows.where(beyond)
+    rows = _rows(session, chosen, target, size, avoid)
+    if not rows:
+        return Batch(0, 0, None)
+    keys = [_key(row) for row in rows]
+    failed = _apply(session, spec, rows, keys)
+    return Batch(len(rows) - failed, failed, keys[-1])
+
+
+def _statement(
+    session: Session,
+    statement: Update | Delete,
+    target: Target,
+    after: Key | None,
+    size: int,
+) -> Batch:
+    keys = target.keys(after, size).subquery()
+    last = session.execute(
+        select(*keys.c).order_by(*(column.desc() for column in keys.c)).limit(1)
+    ).first()
+    if last is None:
+        return Batch(0, 0, None)
+    # A row that another transaction has just changed is looked at again by the
+    # statement itself, once it has the row's lock.
+    ranged = statement.where(target.up_to(tuple(last)))
+    beyond = target.beyond(after)
+    if beyond is not None:
+        ranged = ranged.where(beyond)
+    done = session.execute(ranged, execution_options={"synchronize_session": False})
+    return Batch(done.rowcount, 0, tuple(last))  # type: ignore[attr-defined]  # of DML
+
+
+def _rows(
+    session: Session,
+    chosen: Select[*tuple[Any, ...]],
+    target: Target,
+    size: int,
+    avoid: Sequence[Key],
+) -> Sequence[Any]:
+    """Lock and return the next rows of *chosen*, in the order of their keys."""
+    chosen = chosen.order_by(None).order_by(*target.columns).limit(size)
+    if avoid:
+        chosen = chosen.where(~target.among(avoid))
+    # Not SKIP LOCKED: a locked row would be stepped over for good.
+    return session.scalars(chosen.with_for_update()).all()
+
+
+def _key(row: object) -> Key:
+    state: Any = inspect(row)
+    return tuple(state.identity)
+
+
+def _apply(
+    session: Session, spec: BackfillSpec, rows: Sequence[Any], keys: Sequence[Key]
+) -> int:
+    """Call the function; with ``Skip`` find the rows that fail, and return how many."""
+    if spec.function is None:
+        return 0
+    if not isinstance(spec.on_error, Skip):
+        spec.function(session, rows)
+        session.flush()
+        return 0
+    try:
+        with session.begin_nested():
+            spec.function(session, rows)
+            session.flush()
+    except Exception as error:
+        if isinstance(error, DBAPIError) and is_transient(error):
+            raise
+        if len(rows) == 1:
+            add_failure(session, spec.name, key_text(keys[0]), error)
+            return 1
+    else:
+        return 0
+    half = len(rows) // 2
+    return sum(
+        _apply(session, spec, rows[part], keys[part])
+        for part in (slice(half), slice(half, None))
+    )
+
+
+def is_transient(error: DBAPIError) -> bool:
+    """Tell whether the same batch can succeed when it is tried again."""
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None) or ""
+    # Serialization failures, deadlocks, lock time-outs, lost connections.
+    if state.startswith(("40", "08", "57P")) or state == "55P03":
+        return True
+    return "database is locked" in str(error.orig)
