@@ -1,6 +1,7 @@
 """Backfills: their ledger, their runs, and what there is to tell of them."""
 
 from sqla_jobs.backfills.checksum import backfill_checksum
+from sqla_jobs.backfills.gate import check_backfill_environment, gate_backfill
 from sqla_jobs.backfills.report import (
     BackfillReport,
     backfill_report,
@@ -27,6 +28,8 @@ __all__ = [
     "backfill_reports",
     "baseline_backfill",
     "cancel_backfill",
+    "check_backfill_environment",
+    "gate_backfill",
     "pause_backfill",
     "pending_backfills",
     "resume_backfill",

@@ -23,6 +23,7 @@ from sqla_jobs.exc.backfill import (
     BackfillRunningError,
     BackfillStatusError,
     BackfillUnknownError,
+    MigrationsUnreadableError,
 )
 from sqla_jobs.exc.base import (
     JobsError,
@@ -100,6 +101,7 @@ __all__ = [
     "JobTimeoutError",
     "JobsError",
     "LeaseLostError",
+    "MigrationsUnreadableError",
     "NotWrittenError",
     "PayloadError",
     "ResourceMissingError",

@@ -19,6 +19,20 @@ class BackfillError(JobsError):
     code = "backfill"
 
 
+class MigrationsUnreadableError(BackfillError):
+    """Alembic's folder is not there, or cannot be read."""
+
+    code = "migrations-unreadable"
+
+    def __init__(self, place: str, reason: str) -> None:
+        """Tell the *reason* why *place* cannot be read."""
+        self.place, self.reason = place, reason
+        super().__init__(
+            f"The migrations at {place} cannot be read: {reason}: name alembic.ini or "
+            f"its script folder with --alembic or SQLA_JOBS_ALEMBIC."
+        )
+
+
 class BackfillUnknownError(BackfillError, LookupError):
     """No such backfill is declared."""
 
