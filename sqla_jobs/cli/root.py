@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sqla_jobs.cli.backfill import backfill
 from sqla_jobs.cli.command import Verbs
 from sqla_jobs.cli.config import config
 from sqla_jobs.cli.db import db
@@ -31,7 +32,7 @@ def sqla_jobs() -> None:
     """
 
 
-for verb in (worker, jobs, dead, queues, workers, db, config):
+for verb in (worker, jobs, dead, queues, workers, backfill, db, config):
     sqla_jobs.add_command(verb)
 
 

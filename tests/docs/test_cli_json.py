@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from sqla_jobs import inspect
+from sqla_jobs.backfills import BackfillReport
 from sqla_jobs.cli.json import VERSION
 from sqla_jobs.cli.steer import Done
 from sqla_jobs.inspect import results
@@ -23,7 +24,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, Done], ids=lambda shape: shape.__name__)
+@pytest.mark.parametrize(
+    "shape", [*SHAPES, Done, BackfillReport], ids=lambda shape: shape.__name__
+)
 def test_each_field_is_on_the_page(shape):
     assert {field.name for field in attrs.fields(shape)} - NAMED == set()
 
