@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import attrs
-from sqlalchemy import ColumnElement, FromClause, and_, inspect, literal, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    and_,
+    inspect,
+    literal,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.orm import Mapper
 
 from sqla_jobs.exc import InvalidOptionError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Select
+    from sqlalchemy import Dialect, Select
 
     from sqla_jobs.declare.backfill import BackfillSpec
 
@@ -86,6 +95,18 @@ class Target:
             if condition is not None:
                 found = found.where(condition)
         return found
+
+    def remain_sql(self, dialect: Dialect) -> str | None:
+        """Return the SQL text that finds a row still to do; None: none can be told."""
+        if self.where is None:
+            return None
+        some: Select[Any] = (
+            select(literal_column("1")).select_from(self.table).where(self.where)
+        )
+        compiled = some.limit(1).compile(
+            dialect=dialect, compile_kwargs={"literal_binds": True}
+        )
+        return str(compiled)
 
     def _side(self, key: Key, *, after: bool) -> ColumnElement[bool]:
         # A row value, so that a composite key is one range of its index.

@@ -90,7 +90,13 @@ def register(
     return session.execute(written).first() is not None
 
 
-def claim(session: Session, name: str, holder_name: str, checksum: str) -> Hold:
+def claim(
+    session: Session,
+    name: str,
+    holder_name: str,
+    checksum: str,
+    remain_sql: str | None = None,
+) -> Hold:
     """Take *name* for a run, in one statement; raise why it cannot be taken."""
     holder = uuid4()
     free = or_(
@@ -107,6 +113,7 @@ def claim(session: Session, name: str, holder_name: str, checksum: str) -> Hold:
             holder=holder,
             holder_name=holder_name,
             checksum=checksum,
+            remain_sql=remain_sql,
             lease_until=clock.shifted(LEASE),
             requested=None,
             reason=None,

@@ -97,7 +97,9 @@ def run_backfill(
     target = target_of(spec)
     with sessions() as session, session.begin():
         ledger.register(session, spec, str(target.table))
-        hold = ledger.claim(session, spec.name, by, backfill_checksum(spec, target))
+        remain = target.remain_sql(session.get_bind().dialect)
+        checksum = backfill_checksum(spec, target)
+        hold = ledger.claim(session, spec.name, by, checksum, remain)
     run = _Run(
         spec,
         target,

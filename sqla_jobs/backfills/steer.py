@@ -86,8 +86,12 @@ def resume_backfill(
     values: dict[str, object] = {"status": "pending", "reason": None, **_FREE}
     if from_start:
         values |= {"cursor": None, "pass_number": 1, "checksum": None}
-    stopped = Backfill.status.in_(["paused", "failed", "cancelled", "pending"])
-    if not change(session, name, stopped, **values):
+        values["finished_at"] = None
+    stopped = ["paused", "failed", "cancelled", "pending"]
+    if from_start:
+        # Rows were written since, which a migration has found.
+        stopped += ["done", "skipped"]
+    if not change(session, name, Backfill.status.in_(stopped), **values):
         remedy = "only a paused, failed or cancelled one can be resumed"
         raise _refused(session, name, remedy)
     record(session, name, "resume", by, "from the start" if from_start else None)

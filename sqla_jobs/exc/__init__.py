@@ -20,6 +20,7 @@ from sqla_jobs.exc.backfill import (
     BackfillFailedError,
     BackfillLostError,
     BackfillMigrationPendingError,
+    BackfillPendingError,
     BackfillRunningError,
     BackfillStatusError,
     BackfillUnknownError,
@@ -65,6 +66,12 @@ from sqla_jobs.exc.steer import (
     JobNotRetryableError,
     RowUnreadableError,
 )
+from sqla_jobs.exc.tenancy import (
+    TenancyError,
+    TenantAbsentError,
+    TenantMismatchError,
+    TenantUnguardedError,
+)
 
 __all__ = [
     "AttemptError",
@@ -74,6 +81,7 @@ __all__ = [
     "BackfillFailedError",
     "BackfillLostError",
     "BackfillMigrationPendingError",
+    "BackfillPendingError",
     "BackfillRunningError",
     "BackfillStatusError",
     "BackfillUnknownError",
@@ -109,7 +117,11 @@ __all__ = [
     "RunRefusedError",
     "SchemaVersionError",
     "SessionMissingError",
+    "TenancyError",
+    "TenantAbsentError",
+    "TenantMismatchError",
     "TenantRequiredError",
+    "TenantUnguardedError",
     "UnsupportedTypeError",
     "WorkerConfigError",
     "WorkerStuckError",

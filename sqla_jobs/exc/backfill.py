@@ -101,6 +101,23 @@ class BackfillMigrationPendingError(BackfillError):
         super().__init__(f"Backfill {name!r} cannot run: {detail}: {run}")
 
 
+class BackfillPendingError(BackfillError):
+    """A migration waits for the backfill."""
+
+    code = "backfill-pending"
+
+    def __init__(
+        self, name: str, reason: str, detail: str, commands: Iterable[str]
+    ) -> None:
+        """Tell the *reason* (``never``, ``not-done``, ``rows-remain``, ``offline``)."""
+        self.name, self.reason, self.commands = name, reason, list(commands)
+        how = ", then ".join(f"`{command}`" for command in self.commands)
+        super().__init__(
+            f"This migration waits for the backfill {name!r}, which {detail}: run "
+            f"{how}, and upgrade again."
+        )
+
+
 class BackfillStatusError(BackfillError):
     """The backfill is not in a status from which that can be done."""
 

@@ -29,6 +29,8 @@ class Backfill(Base):
     """pending, running, paused, failed, cancelled, done or skipped."""
     checksum: Mapped[str | None] = mapped_column(Text)
     """Of the declared facts that it was first run with."""
+    remain_sql: Mapped[str | None] = mapped_column(Text)
+    """Finds a row that is still to do; a migration asks it where no code is loaded."""
     cursor: Mapped[Any | None] = mapped_column(JSON(none_as_null=True))
     """The key of the last row that was seen; NULL before the first one of a pass."""
     pass_number: Mapped[int] = mapped_column(Integer, nullable=False)
