@@ -4,6 +4,7 @@ Jobs are rows of your own database: ``session.enqueue(job, input)`` writes one i
 session's transaction, and a worker, an entrypoint of the same application, runs it.
 """
 
+from sqla_jobs.declare.backfill import BackfillSpec, Skip, Stop
 from sqla_jobs.declare.context import JobContext, JobFacts
 from sqla_jobs.declare.duration import Duration
 from sqla_jobs.declare.job import (
@@ -14,6 +15,7 @@ from sqla_jobs.declare.job import (
     JobSpec,
     OnDuplicate,
 )
+from sqla_jobs.declare.rate import Rate
 from sqla_jobs.declare.registry import Jobs, Lifespan
 from sqla_jobs.declare.retry import Backoff, Retry, constant, exponential
 from sqla_jobs.declare.sensitive import Sensitive
@@ -37,6 +39,7 @@ from sqla_jobs.worker import Worker
 __all__ = [
     "NO_TENANT",
     "AsyncHandlerNeedsAsyncJobContext",
+    "BackfillSpec",
     "Backoff",
     "DeadJob",
     "Declared",
@@ -52,10 +55,13 @@ __all__ = [
     "Lifespan",
     "NoTenant",
     "OnDuplicate",
+    "Rate",
     "Retry",
     "RetryLater",
     "Sensitive",
+    "Skip",
     "Snooze",
+    "Stop",
     "TenantId",
     "Worker",
     "cancel_job",
