@@ -66,12 +66,6 @@ from sqla_jobs.exc.steer import (
     JobNotRetryableError,
     RowUnreadableError,
 )
-from sqla_jobs.exc.tenancy import (
-    TenancyError,
-    TenantAbsentError,
-    TenantMismatchError,
-    TenantUnguardedError,
-)
 
 __all__ = [
     "AttemptError",
@@ -117,11 +111,7 @@ __all__ = [
     "RunRefusedError",
     "SchemaVersionError",
     "SessionMissingError",
-    "TenancyError",
-    "TenantAbsentError",
-    "TenantMismatchError",
     "TenantRequiredError",
-    "TenantUnguardedError",
     "UnsupportedTypeError",
     "WorkerConfigError",
     "WorkerStuckError",
