@@ -154,7 +154,7 @@ def _facts(
 def check(*, place: Place, as_json: bool) -> None:
     """Exit with 1 while a backfill is not done: the last step of a deploy."""
     with place.look() as session:
-        left = pending(backfill_reports(session, specs_of(place)))
+        left = pending(backfill_reports(session, _declared(place)))
     if as_json:
         json.write({"pending": [report.as_dict() for report in left]})
     for report in left:
@@ -285,7 +285,7 @@ def accept(*, name: str, reason: str, by: str | None, place: Place) -> None:
 @place_options
 def baseline(*, reason: str, by: str | None, place: Place) -> None:
     """Mark all declared backfills as skipped, where the tables were made as they end up."""
-    specs = specs_of(place)
+    specs = _declared(place)
     with place.open() as session:
         marked = [
             name
@@ -299,6 +299,13 @@ def specs_of(place: Place) -> Mapping[str, BackfillSpec]:
     """Return the backfills that ``--app`` declares; none without it."""
     jobs = place.jobs()
     return {} if jobs is None else jobs.backfills
+
+
+def _declared(place: Place) -> Mapping[str, BackfillSpec]:
+    """Return the same; a usage error without ``--app``: "all" would mean none."""
+    if place.app is None:
+        raise click.UsageError("Which application? Give --app MODULE:ATTRIBUTE.")
+    return specs_of(place)
 
 
 def _tell(name: str, what: str) -> None:

@@ -100,6 +100,14 @@ def test_what_is_refused_says_why_and_leaves_no_trace(backfill, arguments, code,
     assert "Traceback" not in said.err
 
 
+@pytest.mark.parametrize("verb", [("check",), ("baseline", "--reason", "new")])
+def test_all_backfills_are_those_of_an_application(run, folder, prices, verb):  # noqa: F811 - the fixture
+    """Without one there are none, and all of none are done."""
+    said = run("backfill", *verb)
+    assert said.code == 2
+    assert "--app" in said.err
+
+
 def test_a_migration_that_is_missing_is_named_with_its_command(backfill, engine):
     stamp(engine, "aaaa")
     said = backfill("run", "cents", "--json")
