@@ -55,6 +55,7 @@ from sqla_jobs.exc.enqueue import (
 from sqla_jobs.exc.running import (
     DatabaseUnavailableError,
     RunRefusedError,
+    SchemaStepError,
     SchemaVersionError,
     WorkerConfigError,
     WorkerStuckError,
@@ -65,6 +66,12 @@ from sqla_jobs.exc.steer import (
     JobNotFoundError,
     JobNotRetryableError,
     RowUnreadableError,
+)
+from sqla_jobs.exc.tenancy import (
+    TenancyError,
+    TenantAbsentError,
+    TenantMismatchError,
+    TenantUnguardedError,
 )
 
 __all__ = [
@@ -109,9 +116,14 @@ __all__ = [
     "ResourceMissingError",
     "RowUnreadableError",
     "RunRefusedError",
+    "SchemaStepError",
     "SchemaVersionError",
     "SessionMissingError",
+    "TenancyError",
+    "TenantAbsentError",
+    "TenantMismatchError",
     "TenantRequiredError",
+    "TenantUnguardedError",
     "UnsupportedTypeError",
     "WorkerConfigError",
     "WorkerStuckError",

@@ -65,3 +65,17 @@ class SchemaVersionError(JobsError):
         """Tell what was *found*, what is *needed* and the *remedy*."""
         self.found, self.needed, self.remedy = found, needed, remedy
         super().__init__(f"{found}, but {needed}: {remedy}.")
+
+
+class SchemaStepError(JobsError, ValueError):
+    """A migration names a version of the tables that does not exist."""
+
+    code = "schema-step"
+
+    def __init__(self, given: str, newest: int) -> None:
+        """Tell that *given* is no version; *newest* is the last one there is."""
+        self.given, self.newest = given, newest
+        super().__init__(
+            f"{given} is no version of sqla_jobs' tables: this package knows 0 (none) "
+            f"to {newest}. In SQL that is only printed, give since= as well."
+        )

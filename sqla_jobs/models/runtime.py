@@ -15,10 +15,10 @@ from sqla_jobs.models.base import BEATING_STORAGE, Base
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-SCHEMA_VERSION: Final = 1
-"""The schema that this code creates."""
+SCHEMA_VERSION: Final = 2
+"""The schema that this code creates; `sqla_jobs.alembic.migrate_schema` has its steps."""
 MIN_SCHEMA_VERSION: Final = 1
-"""The oldest schema that this code can use."""
+"""The oldest schema that this code can use; backfills need version 2."""
 CODE_VERSION: Final = 1
 """What a schema's ``min_code_version`` is compared with."""
 

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from sqla_jobs.models import metadata
+from sqla_jobs.models import SCHEMA_VERSION, metadata
 from sqla_jobs.queue.schema import check_schema
 
 
@@ -56,7 +56,7 @@ def test_the_schema_setting_is_created_and_used(empty_url):
         found = text("SELECT count(*) FROM pg_tables WHERE schemaname = 'queues'")
         assert connection.scalar(found) == len(metadata.tables)
         version = text("SELECT schema_version FROM queues.sqla_meta")
-        assert connection.scalar(version) == 1
+        assert connection.scalar(version) == SCHEMA_VERSION
     engine.dispose()
 
 
