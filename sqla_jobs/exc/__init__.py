@@ -67,12 +67,6 @@ from sqla_jobs.exc.steer import (
     JobNotRetryableError,
     RowUnreadableError,
 )
-from sqla_jobs.exc.tenancy import (
-    TenancyError,
-    TenantAbsentError,
-    TenantMismatchError,
-    TenantUnguardedError,
-)
 
 __all__ = [
     "AttemptError",
@@ -119,11 +113,7 @@ __all__ = [
     "SchemaStepError",
     "SchemaVersionError",
     "SessionMissingError",
-    "TenancyError",
-    "TenantAbsentError",
-    "TenantMismatchError",
     "TenantRequiredError",
-    "TenantUnguardedError",
     "UnsupportedTypeError",
     "WorkerConfigError",
     "WorkerStuckError",
