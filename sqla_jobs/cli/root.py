@@ -13,6 +13,7 @@ from sqla_jobs.cli.db import db
 from sqla_jobs.cli.dead import dead
 from sqla_jobs.cli.jobs import jobs
 from sqla_jobs.cli.queues import queues
+from sqla_jobs.cli.templates import templates
 from sqla_jobs.cli.worker import worker
 from sqla_jobs.cli.workers import workers
 from sqla_jobs.worker.heartbeat import code_version
@@ -32,7 +33,7 @@ def sqla_jobs() -> None:
     """
 
 
-for verb in (worker, jobs, dead, queues, workers, backfill, db, config):
+for verb in (worker, jobs, dead, queues, workers, backfill, db, templates, config):
     sqla_jobs.add_command(verb)
 
 
