@@ -24,7 +24,7 @@ from sqlalchemy.schema import (
     ExecutableDDLElement,
 )
 
-from sqla_jobs.alembic import tables_1, tables_2
+from sqla_jobs.alembic import version_one, version_two
 from sqla_jobs.exc import SchemaStepError
 from sqla_jobs.models import SCHEMA_VERSION, Meta
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from alembic.operations import Operations
 
-STEPS: Final = {1: tables_1.TABLES, 2: tables_2.TABLES}
+STEPS: Final = {1: version_one.TABLES, 2: version_two.TABLES}
 """What each version adds."""
 MIN_CODE: Final = {1: 1, 2: 1}
 """The oldest code that can work with the tables of each version."""

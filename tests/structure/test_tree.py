@@ -76,4 +76,9 @@ def test_the_wheel_holds_every_file_of_the_package_and_the_pytest_plugin(tmp_pat
         for path in project_files()
         if path.is_relative_to(PACKAGE)
     }
-    assert packed == tree | {"sqla_jobs_pytest.py"}
+    templates = {
+        f"sqla_jobs/{path.relative_to(ROOT).as_posix()}"
+        for path in project_files()
+        if path.is_relative_to(ROOT / "alembic_templates")
+    }
+    assert packed == tree | templates | {"sqla_jobs_pytest.py"}
