@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from sqlalchemy import inspect, select
+from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from sqla_jobs.backfills.keys import Key, Target, key_text
@@ -117,8 +117,8 @@ def _apply(
             spec.function(session, rows)
             session.flush()
     except Exception as error:
-        if isinstance(error, DBAPIError) and is_transient(error):
-            raise
+        if isinstance(error, DBAPIError) and (is_transient(error) or is_timeout(error)):
+            raise  # No row of the batch is to blame.
         if len(rows) == 1:
             add_failure(session, spec.name, key_text(keys[0]), error)
             return 1
@@ -140,3 +140,23 @@ def is_transient(error: DBAPIError) -> bool:
     if state.startswith(("40", "08", "57P")) or state == "55P03":
         return True
     return "database is locked" in str(error.orig)
+
+
+def is_timeout(error: DBAPIError) -> bool:
+    """Tell whether the server ended the statement for its length: less may do."""
+    return getattr(error.orig, "sqlstate", None) == "57014"
+
+
+def bound(session: Session) -> None:
+    """Bound how long the session's transaction may idle or wait, where rows are locked.
+
+    A run that is frozen inside of a batch would hold its rows for as long as it sleeps,
+    against the application and against the run that takes over.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(
+            text(
+                "select set_config('idle_in_transaction_session_timeout', '60s', true),"
+                " set_config('lock_timeout', '30s', true)"
+            )
+        )

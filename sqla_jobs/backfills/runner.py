@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -15,7 +15,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sqla_jobs.backfills import ledger
-from sqla_jobs.backfills.batch import Batch, is_transient, run_batch
+from sqla_jobs.backfills.batch import (
+    Batch,
+    bound,
+    is_timeout,
+    is_transient,
+    run_batch,
+)
 from sqla_jobs.backfills.checksum import backfill_checksum
 from sqla_jobs.backfills.keys import Key, Target, load_key, target_of
 from sqla_jobs.backfills.ledger import Hold, Orders
@@ -61,6 +67,8 @@ class _Run:
     pass_number: int
     rows: int = 0
     failed: int = 0
+    largest: int | None = None
+    """Rows of a batch that were not too many for a statement's time limit."""
     before: int = 0
     """Rows that earlier runs did."""
     estimate: int | None = None
@@ -117,7 +125,8 @@ def run_backfill(
     except BackfillLostError:
         raise
     except Exception as error:
-        with run.transaction() as session:
+        # Where the server has gone the lease runs out: what is raised is why.
+        with suppress(DBAPIError), run.transaction() as session:
             ledger.finish(session, hold, "failed", by=by, error=error)
         if isinstance(error, BackfillFailedError):
             raise
@@ -212,11 +221,15 @@ def _walk(run: _Run) -> str | None:
 
 
 def _batch(run: _Run) -> Batch:
-    """Do one batch; try again when another transaction broke it."""
+    """Do one batch; try again when another transaction broke it, or with less rows."""
     size = run.orders.batch_size or run.spec.batch_size
-    for attempt in range(1, TRIES + 1):
+    if run.largest is not None:
+        size = min(size, run.largest)
+    attempt = 1
+    while True:
         try:
             with run.transaction() as session:
+                bound(session)
                 avoid = _keys(session, run.spec.name)
                 batch = run_batch(
                     session,
@@ -240,9 +253,14 @@ def _batch(run: _Run) -> Batch:
                     failures=batch.failed,
                 )
         except DBAPIError as error:
+            if is_timeout(error) and size > 1:
+                # For the rest of the run: the next batch would meet the same limit.
+                size = run.largest = size // 2
+                continue
             if attempt == TRIES or not is_transient(error):
                 raise
             run.stop.wait(0.1 * 2**attempt)
+            attempt += 1
             _look_again(run)
             continue
         if batch.last is not None:
@@ -250,7 +268,6 @@ def _batch(run: _Run) -> Batch:
         run.rows += batch.rows
         run.failed += batch.failed
         return batch
-    raise AssertionError  # The last attempt returns or raises.
 
 
 def _look_again(run: _Run) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import func, insert, select, text, update
 
-from sqla_jobs import Jobs, backfills
+from sqla_jobs import Jobs, Skip, Stop, backfills
 from tests.backfills.tables import Line, Price
 from tests.support.plans import captured, explain
 from tests.support.waiting import wait_for_lock
@@ -76,3 +76,43 @@ def test_a_composite_key_is_one_range_of_its_index(Session, engine, tables):
     plan = str(explain(engine, batches[-1]))
     assert "Index Cond" in plan
     assert "Seq Scan" not in plan
+
+
+@pytest.mark.covers("C84")
+@pytest.mark.parametrize("on_error", [Stop(), Skip()])
+def test_a_statement_that_takes_too_long_is_tried_with_less(on_error, Session, prices):
+    """No row is to blame, so none is skipped; the limit is the server's own."""
+    sizes = []
+
+    def fill(session, rows):
+        sizes.append(len(rows))
+        session.execute(text("SET LOCAL statement_timeout = '300ms'"))
+        session.execute(text("SELECT pg_sleep(:s)"), {"s": 30 if len(rows) > 6 else 0})
+        session.execute(text("SET LOCAL statement_timeout = 0"))
+        for row in rows:
+            row.cents = row.amount * 100
+
+    spec = Jobs().backfill(
+        "cents", after="b", rows=select(Price).where(OPEN), on_error=on_error
+    )(fill)
+    result = backfills.run_backfill(Session, spec, by="me")
+    assert (result.status, result.rows, result.failed) == ("done", 55, 0)
+    assert max(sizes) == 55
+    assert max(sizes[len(sizes) // 2 :]) <= 6
+
+
+def test_a_frozen_run_cannot_keep_its_rows(Session, prices):
+    """The server ends a transaction that idles, however the process came to a stop."""
+    limits = set()
+
+    def fill(session, rows):
+        for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
+            limits.add(session.scalar(text("SELECT current_setting(:n)"), {"n": name}))
+        for row in rows:
+            row.cents = 0
+
+    spec = Jobs().backfill("cents", after="b", rows=select(Price).where(OPEN))(fill)
+    assert backfills.run_backfill(Session, spec, by="me").rows == 55
+    assert limits == {"1min", "30s"}
+    with Session() as session:
+        assert session.scalar(text("SHOW lock_timeout")) == "0"
