@@ -13,10 +13,10 @@ ARGS ?=
 DB ?= postgresql
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench chaos clean
+.PHONY: help demo test check format bench bench-backfill chaos clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The stamp is older than pyproject.toml when the dependencies may have changed. It is
 # written last, so an interrupted installation is done again.
@@ -44,6 +44,9 @@ format: $(STAMP) ## let ruff format and fix what it can
 
 bench: $(STAMP) ## measure jobs/s and the shares of claim, execute and settle
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-backfill: $(STAMP) ## backfills against loops written by hand (ARGS='--rows 200000')
+	$(BIN)/python -m benchmarks.backfill $(ARGS)
 
 chaos: $(STAMP) ## kill and freeze workers for MINUTES=10
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)

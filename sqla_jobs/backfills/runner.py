@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from sqla_jobs.backfills import ledger
 from sqla_jobs.backfills.batch import (
     Batch,
-    bound,
     is_timeout,
     is_transient,
     run_batch,
@@ -229,8 +228,9 @@ def _batch(run: _Run) -> Batch:
     while True:
         try:
             with run.transaction() as session:
-                bound(session)
-                avoid = _keys(session, run.spec.name)
+                # A statement fails as a whole: it has no rows of its own to avoid.
+                rows = run.spec.statement is None
+                avoid = _keys(session, run.spec.name) if rows else []
                 batch = run_batch(
                     session,
                     run.spec,
