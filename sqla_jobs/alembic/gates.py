@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from alembic import op
 from alembic.util import CommandError
@@ -13,7 +13,7 @@ from sqla_jobs.exc import BackfillPendingError
 from sqla_jobs.models import Backfill
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Row
 
 
 class BackfillGateError(BackfillPendingError, CommandError):
@@ -63,7 +63,13 @@ def require_backfill(name: str) -> None:
     """
     connection = _online(name, "require_backfill")
     row = connection.execute(
-        select(Backfill.status, Backfill.remain_sql).where(Backfill.name == name)
+        select(
+            Backfill.status,
+            Backfill.remain_sql,
+            Backfill.table_name,
+            Backfill.checksum,
+            Backfill.reason,
+        ).where(Backfill.name == name)
     ).first()
     run = f"sqla-jobs backfill run {name}"
     if row is None:
@@ -72,13 +78,20 @@ def require_backfill(name: str) -> None:
         raise BackfillGateError(
             name, "not-done", f"is {row.status}", _next(name, row.status)
         )
-    if (
-        row.remain_sql is not None
-        and connection.exec_driver_sql(row.remain_sql).first()
-    ):
+    if _rows_remain(connection, row):
         again = f"sqla-jobs backfill resume --from-start {name}"
         detail = "was done, but rows were written since that are still to do"
         raise BackfillGateError(name, "rows-remain", detail, [again, run])
+
+
+def _rows_remain(connection: Connection, row: Row[*tuple[Any, ...]]) -> bool:
+    if row.remain_sql is not None:
+        return connection.exec_driver_sql(row.remain_sql).first() is not None
+    # Skipped because its table was empty: nobody has compiled yet what is to do, so
+    # whatever was written since has to be looked at by a run. (Skipped by somebody's
+    # word has a reason, and what was run has a checksum.)
+    unseen = row.status == "skipped" and row.reason is None and row.checksum is None
+    return unseen and _has_rows(connection, row.table_name)
 
 
 def _next(name: str, status: str) -> list[str]:

@@ -157,12 +157,21 @@ def baseline_backfill(
 ) -> bool:
     """Mark a backfill as skipped, where its tables were created as they end up.
 
-    Tells whether it was marked; one that has begun is left alone.
+    Tells whether it was marked; one that has begun is left alone. The gate of its
+    migration still looks for rows that are to do.
     """
     target = target_of(spec)
-    new = register(session, spec, str(target.table), "skipped")
+    remain = target.remain_sql(session.get_bind().dialect)
+    register(session, spec, str(target.table))
     untouched = (Backfill.status == "pending") & (Backfill.rows_done == 0)
-    if new or change(session, spec.name, untouched, status="skipped", reason=reason):
+    if change(
+        session,
+        spec.name,
+        untouched,
+        status="skipped",
+        reason=reason,
+        remain_sql=remain,
+    ):
         record(session, spec.name, "baseline", by, reason)
         return True
     return False

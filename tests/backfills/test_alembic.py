@@ -182,6 +182,21 @@ def test_rows_written_since_it_was_done_shut_the_gate_again(config, Sessions, sp
     assert version(Sessions) == "cccc"
 
 
+def test_rows_written_since_the_table_was_empty_shut_the_gate(config, Sessions, spec):
+    """It was skipped, and a process of the old release has written since."""
+    command.upgrade(config, "bbbb")
+    add_prices(Sessions, 1)
+    with pytest.raises(BackfillPendingError) as refused:
+        command.upgrade(config, "head")
+    assert refused.value.reason == "rows-remain"
+
+    with Sessions.begin() as session:
+        backfills.resume_backfill(session, "cents", from_start=True)
+    assert backfills.run_backfill(Sessions, spec, by="me").rows == 1
+    command.upgrade(config, "head")
+    assert version(Sessions) == "cccc"
+
+
 def test_after_a_downgrade_it_is_to_do_once_more(config, Sessions, spec):
     command.upgrade(config, "aaaa")
     add_prices(Sessions, 1, 2)
