@@ -70,16 +70,14 @@ def record(
     )
 
 
-def register(
-    session: Session, spec: BackfillSpec, table: str, status: str = "pending"
-) -> bool:
+def register(session: Session, spec: BackfillSpec, table: str) -> bool:
     """Write *spec* into the ledger unless it is there; tell whether it was written."""
     sqlite_ = session.get_bind().dialect.name == "sqlite"
     made = (sqlite.insert if sqlite_ else postgresql.insert)(Backfill).values(
         name=spec.name,
         after=spec.after,
         table_name=table,
-        status=status,
+        status="pending",
         pass_number=1,
         rows_done=0,
         failures=0,
