@@ -9,7 +9,7 @@ TYPED := sqla_jobs sqla_jobs_pytest.py tests/support tests/conftest.py \
 # How long `make chaos` goes on, and what the other targets pass through.
 MINUTES ?= 10
 ARGS ?=
-# Where `make demo` runs: postgresql or sqlite.
+# Where `make demo` and `make chaos` run: postgresql or sqlite.
 DB ?= postgresql
 
 .DEFAULT_GOAL := help
@@ -48,8 +48,8 @@ bench: $(STAMP) ## measure jobs/s and the shares of claim, execute and settle
 bench-backfill: $(STAMP) ## backfills against loops written by hand (ARGS='--rows 200000')
 	$(BIN)/python -m benchmarks.backfill $(ARGS)
 
-chaos: $(STAMP) ## kill and freeze workers for MINUTES=10
-	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
+chaos: $(STAMP) ## kill and freeze workers for MINUTES=10 (DB=sqlite)
+	$(BIN)/python -m tests.chaos --db $(DB) --minutes $(MINUTES) $(ARGS)
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

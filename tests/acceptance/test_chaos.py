@@ -18,7 +18,7 @@ from sqla_jobs.models import Job
 from sqla_jobs.queue.claim import claim
 from sqla_jobs.queue.renew import expire_lease, register_worker
 from sqla_jobs.queue.rescue import rescue
-from tests.chaos import kinds, witness
+from tests.chaos import kinds, one_file, witness
 from tests.chaos.audit import RULES, audit, load_journals
 from tests.chaos.journal import COMMITTED
 from tests.chaos.plan import Plan
@@ -95,6 +95,16 @@ def test_nothing_is_lost_or_doubled_while_the_server_crashes_and_ends_sessions(
     assert outcome.tally.blows["server restart"] >= 1
     assert outcome.tally.blows["session kill"] > 5
     assert outcome.facts["succeeded"] > 100
+
+
+@pytest.mark.timeout(200)
+def test_nothing_is_lost_or_doubled_on_one_file(tmp_path, processes):
+    """``make chaos DB=sqlite`` in short."""
+    chaos = one_file.Chaos(tmp_path, 8.0, secrets.randbits(32))
+    rules = chaos.run(processes)
+    assert {says: broken for says, broken in rules.items() if broken} == {}
+    assert chaos.blows.total() >= 1
+    assert chaos.facts["succeeded"] > 50
 
 
 @pytest.fixture

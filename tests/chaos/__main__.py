@@ -8,11 +8,12 @@ import shutil
 import sys
 import tempfile
 import warnings
+from pathlib import Path
 
 from rich.console import Console
 from sqlalchemy import create_engine
 
-from tests.chaos import report, witness
+from tests.chaos import one_file, report, witness
 from tests.chaos.plan import Plan
 from tests.chaos.scenario import Scenario
 from tests.support.processes import Processes
@@ -45,10 +46,18 @@ def main() -> int:
         action="store_true",
         help="keep logs and journals also when all holds",
     )
+    parser.add_argument(
+        "--db",
+        choices=("postgresql", "sqlite"),
+        default="postgresql",
+        help="a server of its own, or processes on one file",
+    )
     given = parser.parse_args()
     # The embedded server's wheel asks for a runtime folder when it is imported.
     warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR is not set")
     console = Console()
+    if given.db == "sqlite":
+        return _on_one_file(given, console)
     plan = Plan(
         seed=secrets.randbits(32) if given.seed is None else given.seed,
         seconds=given.minutes * 60,
@@ -78,6 +87,20 @@ def main() -> int:
     if not given.keep:
         shutil.rmtree(plan.folder)
     return 0
+
+
+def _on_one_file(given: argparse.Namespace, console: Console) -> int:
+    seed = secrets.randbits(32) if given.seed is None else given.seed
+    folder = Path(tempfile.mkdtemp(prefix="sqla-jobs-chaos-"))
+    console.print(f"chaos: seed {seed}, {given.minutes * 60:g} s, in {folder}")
+    chaos = one_file.Chaos(folder, given.minutes * 60, seed)
+    with Processes() as processes:
+        rules = chaos.run(processes)
+    holds = one_file.show(chaos, rules, console)
+    console.print(f"seed {seed}: {'all holds' if holds else 'FAILED'}")
+    if holds and not given.keep:
+        shutil.rmtree(folder)
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":
