@@ -43,6 +43,8 @@ from sqla_jobs.worker import rescuer
 from tests.support.processes import Child, Processes
 
 TTL = 2.0
+PATIENCE = {"timeout": 30}
+"""Longer than any freeze: who is frozen with the right to write keeps it meanwhile."""
 DRAIN = 90.0
 """Seconds of calm in which all jobs must be settled."""
 BACKLOG = 200
@@ -124,8 +126,10 @@ def work(file: str) -> None:
     """Run a worker until it is asked, or made, to end."""
     logging.basicConfig(stream=sys.stdout, level=logging.INFO)
     vars(rescuer).update(INTERVAL=0.5, GRACE=timedelta(seconds=0.5))
-    engine = create_engine(f"sqlite:///{file}")
-    async_engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+    engine = create_engine(f"sqlite:///{file}", connect_args=PATIENCE)
+    async_engine = create_async_engine(
+        f"sqlite+aiosqlite:///{file}", connect_args=PATIENCE
+    )
     Worker(
         jobs,
         session=sessionmaker(engine, class_=JobSession),
@@ -138,7 +142,7 @@ def work(file: str) -> None:
 
 def produce(file: str, journal: str, name: str, seconds: float) -> None:
     """Enqueue for *seconds*, and write down what was committed or taken back."""
-    engine = create_engine(f"sqlite:///{file}")
+    engine = create_engine(f"sqlite:///{file}", connect_args=PATIENCE)
     sessions = sessionmaker(engine, class_=JobSession)
     out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     end, number = time.monotonic() + seconds, 0
@@ -171,7 +175,7 @@ class Chaos:
         self.folder, self.seconds = folder, seconds
         self.chance = random.Random(seed)
         self.file = folder / "chaos.db"
-        self.engine = create_engine(f"sqlite:///{self.file}")
+        self.engine = create_engine(f"sqlite:///{self.file}", connect_args=PATIENCE)
         sqla_jobs.metadata.create_all(self.engine)
         Base.metadata.create_all(self.engine)
         self.blows: Counter[str] = Counter()
