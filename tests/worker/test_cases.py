@@ -6,15 +6,20 @@ import asyncio
 import contextlib
 import threading
 import time
+from datetime import timedelta
+from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, text, update
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from sqla_jobs import Jobs, JobSession, Retry, Snooze, Worker, cancel_job
+from sqla_jobs import Jobs, JobSession, Retry, Snooze, Worker, cancel_job, clock
 from sqla_jobs.asyncio import AsyncJobSession
 from sqla_jobs.exc import DatabaseUnavailableError
+from sqla_jobs.models import WorkerRow
+from sqla_jobs.queue.claim import claim
+from sqla_jobs.queue.renew import register_worker
 from tests.support.waiting import wait_until
 from tests.worker import app
 
@@ -261,3 +266,31 @@ def _running(queue):
 
     with Session(queue.look) as session:
         return session.scalars(select(Job.id).where(Job.state == "running")).all()
+
+
+@pytest.mark.covers("C113")
+@pytest.mark.each_kind
+def test_c113_the_leases_of_a_restored_dump_end_by_their_ttl(queue, start):
+    """Its workers are not here; their leases are over, or run for a TTL at most."""
+    lost = queue.add(app.visit, "over", "running")
+    for ahead in (timedelta(seconds=-30), timedelta(seconds=2)):
+        gone = str(uuid4())
+        with queue.sessions.begin() as session:
+            register_worker(
+                session,
+                worker_id=gone,
+                host="before the dump",
+                pid=1,
+                version="0",
+                queues={},
+                ttl=timedelta(seconds=60),
+            )
+            assert len(claim(session, gone, {"default": 1})) == 1
+            session.execute(
+                update(WorkerRow)
+                .where(WorkerRow.id == UUID(gone))
+                .values(lease_until=clock.shifted(ahead))
+            )
+    start(lease_ttl="2s")
+    queue.wait_for_states(succeeded=2)
+    assert [queue.history(job_id) for job_id in lost] == [["lost"], ["lost"]]
