@@ -16,16 +16,17 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import event, text
+from sqlalchemy import Engine, event, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, ExceptionContext
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.orm import Session, SessionTransaction
     from sqlalchemy.pool import ConnectionPoolEntry, Pool
@@ -41,6 +42,10 @@ _TERMINATE: Final = text(
     " and pid <> pg_backend_pid()"
 )
 
+ROLLBACK_LIMIT: Final = 60.0
+"""Seconds in which a statement that waits for its turn must have ended."""
+
+_never: Final = threading.Event()
 _watched: weakref.WeakSet[Pool] = weakref.WeakSet()
 _borrowers: dict[int, Borrowed] = {}
 _backends: weakref.WeakSet[Backends] = weakref.WeakSet()
@@ -77,11 +82,14 @@ class Backends:
 class Borrowed:
     """What the session of one attempt has checked out of its pool now."""
 
-    __slots__ = ("_backends", "_ended", "_held", "_lock")
+    __slots__ = ("_backends", "_ended", "_executing", "_gate", "_held", "_lock")
 
     def __init__(self, backends: Backends) -> None:
         self._backends = backends
         self._lock = threading.Lock()
+        self._gate = threading.Lock()
+        self._executing = False
+        """A statement is on its way; changed and looked at behind the gate."""
         self._held: dict[int, tuple[Any, int | None]] = {}
         self._ended: BaseException | None = None
 
@@ -100,7 +108,8 @@ class Borrowed:
                 if pid is None or not _terminate(engine, pid):
                     _cancel(driver)
                 _shut(driver)
-                _roll_back_here(driver)
+                if _lives_here(driver):
+                    self._roll_back(driver)
 
     def _begun(
         self,
@@ -122,6 +131,38 @@ class Borrowed:
                 raise self._ended
             self._held[id(dbapi)] = (driver, pid)
             _borrowers[id(dbapi)] = self
+        if _lives_here(driver):
+            # The Connection is new with each transaction of the session.
+            event.listen(connection, "before_cursor_execute", self._enter)
+            event.listen(connection, "after_cursor_execute", self._leave)
+
+    def _enter(self, *_: object) -> None:
+        """Begin a statement, unless the connection was ended."""
+        with self._gate:
+            if self._ended is not None:
+                raise self._ended
+            self._executing = True
+
+    def _leave(self, *_: object) -> None:
+        with self._gate:
+            self._executing = False
+
+    def _roll_back(self, driver: Any) -> None:  # noqa: ANN401 - any driver's connection
+        """End a transaction that no server ends, from this thread, which is not its own.
+
+        SQLite's keeps all others from writing for as long as its handler sleeps. Only
+        between two statements: the driver begins a transaction and executes the
+        statement in two steps, and one whose BEGIN is taken back in between commits by
+        itself, past every fence.
+        """
+        until = time.monotonic() + ROLLBACK_LIMIT
+        while time.monotonic() < until:
+            with self._gate, suppress(Exception):
+                if not self._executing:
+                    driver.rollback()
+                    return
+                driver.interrupt()
+            _never.wait(0.05)
 
     def _returned(self, dbapi: DBAPIConnection, record: ConnectionPoolEntry) -> None:
         with self._lock:
@@ -141,6 +182,17 @@ def _watch_pool(pool: Pool) -> None:
         _watched.add(pool)
         event.listen(pool, "checkin", _checked_in)
         event.listen(pool, "close", _closed)
+
+
+@event.listens_for(Engine, "handle_error")
+def _failed(context: ExceptionContext) -> None:
+    """A statement that raised has ended as well; there is no event after it."""
+    with suppress(Exception):  # Whatever it was may have taken the connection along.
+        connection = context.connection
+        if connection is not None:
+            borrower = _borrowers.get(id(connection.connection.dbapi_connection))
+            if borrower is not None:
+                borrower._leave()
 
 
 def _checked_in(dbapi: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
@@ -179,16 +231,9 @@ def _cancel(driver: Any) -> None:  # noqa: ANN401 - any driver's connection
             driver.cancel_safe(timeout=CANCEL_LIMIT)
 
 
-def _roll_back_here(driver: Any) -> None:  # noqa: ANN401 - any driver's connection
-    """End a transaction that lives in this process, where no server does it.
-
-    SQLite's keeps all others from writing for as long as its handler sleeps; the driver
-    lets any thread interrupt its statement and roll it back.
-    """
-    if hasattr(driver, "interrupt"):
-        with suppress(Exception):
-            driver.interrupt()
-            driver.rollback()
+def _lives_here(driver: Any) -> bool:  # noqa: ANN401 - any driver's connection
+    """Tell whether the transaction lives in this process: no server can end it."""
+    return hasattr(driver, "interrupt") and not hasattr(driver, "__aenter__")
 
 
 def _shut(driver: Any) -> None:  # noqa: ANN401 - any driver's connection
