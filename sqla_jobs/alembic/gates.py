@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from alembic import op
 from alembic.util import CommandError
-from sqlalchemy import insert, literal, select, table, update
+from sqlalchemy import delete, insert, literal, select, table, update
 
 from sqla_jobs import clock
 from sqla_jobs.exc import BackfillPendingError
-from sqla_jobs.models import Backfill
+from sqla_jobs.models import Backfill, BackfillFailure
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -35,6 +35,7 @@ def declare_backfill(name: str, *, table: str) -> None:
         "cursor": None,
         "checksum": None,
         "remain_sql": None,
+        "reason": None,
         "pass_number": 1,
         "rows_done": 0,
         "rows_estimate": None,
@@ -51,6 +52,10 @@ def declare_backfill(name: str, *, table: str) -> None:
         # A run that is still at it loses its hold.
         again = {"fence": Backfill.fence + 1, "holder": None, "lease_until": None}
         connection.execute(update(Backfill).where(there).values(**begun | again))
+        # Of rows as they were before the downgrade.
+        connection.execute(
+            delete(BackfillFailure).where(BackfillFailure.backfill == name)
+        )
 
 
 def require_backfill(name: str) -> None:

@@ -12,9 +12,9 @@ from sqlalchemy import create_engine, insert, inspect, select, text, update
 from sqlalchemy.orm import sessionmaker
 
 import sqla_jobs
-from sqla_jobs import Jobs, JobSession, backfills
+from sqla_jobs import Jobs, JobSession, backfills, clock
 from sqla_jobs.exc import BackfillPendingError
-from sqla_jobs.models import Backfill
+from sqla_jobs.models import Backfill, BackfillFailure
 from tests.backfills.tables import Price
 
 pytestmark = pytest.mark.each_kind
@@ -195,6 +195,36 @@ def test_rows_written_since_the_table_was_empty_shut_the_gate(config, Sessions, 
     assert backfills.run_backfill(Sessions, spec, by="me").rows == 1
     command.upgrade(config, "head")
     assert version(Sessions) == "cccc"
+
+
+def test_what_was_said_before_a_downgrade_counts_no_more(config, Sessions, spec):
+    """A reason of then would make a skip somebody's word, and open the gate."""
+    command.upgrade(config, "aaaa")
+    add_prices(Sessions, 1)
+    command.upgrade(config, "bbbb")
+    with Sessions.begin() as session:
+        session.execute(update(Backfill).values(status="paused", reason="lunch"))
+        session.execute(text("DELETE FROM price"))
+        session.execute(
+            insert(BackfillFailure).values(
+                backfill="cents",
+                key_text="[1]",
+                error_type="E",
+                error="",
+                at=clock.now(),
+                state="open",
+            )
+        )
+    command.downgrade(config, "aaaa")
+    command.upgrade(config, "bbbb")
+    add_prices(Sessions, 1)
+    with pytest.raises(BackfillPendingError) as refused:
+        command.upgrade(config, "head")
+    assert refused.value.reason == "rows-remain"
+    with Sessions.begin() as session:
+        backfills.resume_backfill(session, "cents", from_start=True)
+    assert backfills.run_backfill(Sessions, spec, by="me").rows == 1
+    command.upgrade(config, "head")
 
 
 def test_after_a_downgrade_it_is_to_do_once_more(config, Sessions, spec):
