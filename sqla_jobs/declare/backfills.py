@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from sqla_jobs.declare.backfill import BackfillSpec, OnError, Stop, make_spec
-from sqla_jobs.exc import JobNameTakenError
+from sqla_jobs.declare.declarations import Declarations, caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +22,8 @@ class BackfillRegistry:
     """The backfills of a :class:`.Jobs`, those of included registries too."""
 
     def __init__(self) -> None:
-        self._backfills: dict[str, BackfillSpec] = {}
-        self._backfills_go_to: list[BackfillRegistry] = []
-        self.backfills: Mapping[str, BackfillSpec] = MappingProxyType(self._backfills)
+        self._backfills = Declarations[BackfillSpec]()
+        self.backfills: Mapping[str, BackfillSpec] = self._backfills.view
         """Every declared backfill by its name; a live view."""
 
     def backfill(
@@ -88,7 +85,6 @@ class BackfillRegistry:
         The options are those of :meth:`.backfill`. Its ``where`` must not match a row
         that it has changed.
         """
-        frame = sys._getframe(1)
         return self._add_backfill(
             make_spec(
                 name,
@@ -99,27 +95,10 @@ class BackfillRegistry:
                 rate=rate,
                 environments=environments,
                 on_error=Stop(),
-                declared_at=f"{frame.f_globals.get('__name__')}:{frame.f_lineno}",
+                declared_at=caller(),
             )
         )
 
-    def _include_backfills(self, other: BackfillRegistry) -> None:
-        for spec in other.backfills.values():
-            self._check_backfill_free(spec)
-        other._backfills_go_to.append(self)
-        for spec in other.backfills.values():
-            self._add_backfill(spec)
-
-    def _check_backfill_free(self, spec: BackfillSpec) -> None:
-        taken = self._backfills.get(spec.name)
-        if taken is not None and taken is not spec:
-            raise JobNameTakenError(spec.name, taken.declared_at, spec.declared_at)
-        for parent in self._backfills_go_to:
-            parent._check_backfill_free(spec)
-
     def _add_backfill(self, spec: BackfillSpec) -> BackfillSpec:
-        self._check_backfill_free(spec)
-        self._backfills[spec.name] = spec
-        for parent in self._backfills_go_to:
-            parent._add_backfill(spec)
+        self._backfills.add(spec)
         return spec

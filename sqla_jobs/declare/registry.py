@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from sqla_jobs.declare.backfills import BackfillRegistry
+from sqla_jobs.declare.declarations import Declarations, caller
 from sqla_jobs.declare.duration import Duration, parse_duration
 from sqla_jobs.declare.job import (
     ON_DUPLICATE,
@@ -29,7 +28,6 @@ from sqla_jobs.declare.text import check_name
 from sqla_jobs.exc import (
     IdempotencyKeyRequiredError,
     InvalidOptionError,
-    JobNameTakenError,
     JobNotDeclaredError,
     TenantRequiredError,
 )
@@ -97,9 +95,8 @@ class Jobs(BackfillRegistry):
         self.retain = parse_duration(retain, field="retain")
         self.input_limit = _limit(input_limit, "input_limit")
         self.output_limit = _limit(output_limit, "output_limit")
-        self._specs: dict[str, JobSpec[Any, Any]] = {}
-        self._included_by: list[Jobs] = []
-        self.specs: Mapping[str, JobSpec[Any, Any]] = MappingProxyType(self._specs)
+        self._specs = Declarations[JobSpec[Any, Any]]()
+        self.specs: Mapping[str, JobSpec[Any, Any]] = self._specs.view
         """Every declared job by its name, included registries' too; a live view."""
 
     @_explains_what_is_missing
@@ -150,7 +147,7 @@ class Jobs(BackfillRegistry):
 
         def decorate(fn: Callable[..., Any], /) -> JobSpec[In, Any]:
             spec.bind(fn)
-            self._register(spec)
+            self._specs.add(spec)
             return spec
 
         return cast("JobDecorator[In]", decorate)
@@ -191,7 +188,7 @@ class Jobs(BackfillRegistry):
             retain=retain,
             on_dead=on_dead,
         )
-        self._register(spec)
+        self._specs.add(spec)
         return spec
 
     def include(self, other: Jobs, /) -> None:
@@ -203,7 +200,7 @@ class Jobs(BackfillRegistry):
         (:exc:`.InvalidOptionError`). Taken names raise :exc:`.JobNameTakenError`, and
         then nothing is added.
         """
-        if other is self or self._is_included_by(other):
+        if other is self or self._specs.is_included_by(other._specs):
             raise InvalidOptionError(
                 "include()", "would make a registry part of itself"
             )
@@ -215,26 +212,27 @@ class Jobs(BackfillRegistry):
                     "is set on the included registry and would not be used: set it on "
                     "the including one",
                 )
+        # All of it is looked at before any of it is added.
         for spec in other.specs.values():
-            self._check_free(spec)
-        self._include_backfills(other)
-        other._included_by.append(self)
-        for spec in other.specs.values():
-            self._register(spec)
+            self._specs.check_free(spec)
+        for backfill in other.backfills.values():
+            self._backfills.check_free(backfill)
+        self._specs.include(other._specs)
+        self._backfills.include(other._backfills)
 
     def get(self, name: str, /) -> JobSpec[Any, Any] | None:
         """Return the job declared as *name*, or ``None``."""
-        return self._specs.get(name)
+        return self.specs.get(name)
 
     def __getitem__(self, name: str, /) -> JobSpec[Any, Any]:
         """Return the job declared as *name*; raise :exc:`.JobNotDeclaredError`."""
         try:
-            return self._specs[name]
+            return self.specs[name]
         except KeyError:
             raise JobNotDeclaredError(name) from None
 
     def __contains__(self, name: object, /) -> bool:
-        return name in self._specs
+        return name in self.specs
 
     def _declare(
         self,
@@ -276,27 +274,8 @@ class Jobs(BackfillRegistry):
             retain=kept,
             retain_dead=max(kept, RETAIN_DEAD),
             on_dead=on_dead,
-            declared_at=_caller(),
+            declared_at=caller(),
         )
-
-    def _is_included_by(self, other: Jobs) -> bool:
-        return any(
-            parent is other or parent._is_included_by(other)
-            for parent in self._included_by
-        )
-
-    def _check_free(self, spec: JobSpec[Any, Any]) -> None:
-        taken = self._specs.get(spec.name)
-        if taken is not None and taken is not spec:
-            raise JobNameTakenError(spec.name, taken.declared_at, spec.declared_at)
-        for parent in self._included_by:
-            parent._check_free(spec)
-
-    def _register(self, spec: JobSpec[Any, Any]) -> None:
-        self._check_free(spec)
-        self._specs[spec.name] = spec
-        for parent in self._included_by:
-            parent._register(spec)
 
 
 def _limit(value: object, option: str) -> int:
@@ -334,14 +313,3 @@ def _check_kinds(
         return
     if not isinstance(on_dead, JobSpec) or on_dead.input_type is not DeadJob:
         raise InvalidOptionError("on_dead", "is no job with input=DeadJob", name)
-
-
-def _caller() -> str:
-    """Return ``module:line`` of the nearest frame outside this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if not module.startswith("sqla_jobs.declare"):
-            break
-        frame = frame.f_back
-    return f"{frame.f_globals.get('__name__')}:{frame.f_lineno}"
