@@ -9,6 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Index, Table, inspect, text
 
+from sqla_jobs.alembic.filters import OURS
 from sqla_jobs.models import metadata
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ def find_drift(connection: Connection) -> list[str]:
 
 
 def _compared(connection: Connection) -> Iterator[str]:
-    ours = {table.name for table in metadata.tables.values()}
-
     def include_name(
         name: str | None,
         type_: str,
@@ -47,7 +46,7 @@ def _compared(connection: Connection) -> Iterator[str]:
     ) -> bool:
         if type_ == "schema":
             return name == metadata.schema
-        return type_ != "table" or name in ours
+        return type_ != "table" or name in OURS
 
     context = MigrationContext.configure(
         connection,

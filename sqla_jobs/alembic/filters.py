@@ -9,7 +9,8 @@ from sqla_jobs.models import metadata
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OURS: Final = "sqla_"
+OURS: Final = frozenset(table.name for table in metadata.tables.values())
+"""The names of the library's tables."""
 
 
 def include_name(
@@ -23,10 +24,4 @@ def include_name(
     without it autogenerate would drop tables that it does not know. Where the metadata
     is included, do not give this filter.
     """
-    if type_ != "table" or name is None:
-        return True
-    return not (name.startswith(_OURS) and _is_known(name))
-
-
-def _is_known(name: str) -> bool:
-    return any(table.name == name for table in metadata.tables.values())
+    return type_ != "table" or name not in OURS

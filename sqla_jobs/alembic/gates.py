@@ -9,6 +9,7 @@ from alembic.util import CommandError
 from sqlalchemy import delete, insert, literal, select, table, update
 
 from sqla_jobs import clock
+from sqla_jobs.backfills.ledger import ENDED
 from sqla_jobs.exc import BackfillPendingError
 from sqla_jobs.models import Backfill, BackfillFailure
 
@@ -79,7 +80,7 @@ def require_backfill(name: str) -> None:
     run = f"sqla-jobs backfill run {name}"
     if row is None:
         raise BackfillGateError(name, "never", "was never run", [run])
-    if row.status not in {"done", "skipped"}:
+    if row.status not in ENDED:
         raise BackfillGateError(
             name, "not-done", f"is {row.status}", _next(name, row.status)
         )

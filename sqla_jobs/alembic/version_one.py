@@ -28,9 +28,15 @@ from sqla_jobs.clock import UtcDateTime
 from sqla_jobs.models import metadata
 from sqla_jobs.models.base import Payload
 
-TABLES: Final = MetaData(
-    schema=metadata.schema, naming_convention={"pk": "%(table_name)s_pkey"}
-)
+
+def no_tables() -> MetaData:
+    """Return where the tables of one version are written down."""
+    return MetaData(
+        schema=metadata.schema, naming_convention={"pk": "%(table_name)s_pkey"}
+    )
+
+
+TABLES: Final = no_tables()
 HOT: Final = {
     "autovacuum_vacuum_scale_factor": 0,
     "autovacuum_vacuum_threshold": 5000,

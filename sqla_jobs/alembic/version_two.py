@@ -14,26 +14,16 @@ from sqlalchemy import (
     Double,
     Index,
     Integer,
-    MetaData,
     Table,
     Text,
     Uuid,
 )
 
+from sqla_jobs.alembic.version_one import HOT, no_tables
 from sqla_jobs.clock import UtcDateTime
-from sqla_jobs.models import metadata
 
-TABLES: Final = MetaData(
-    schema=metadata.schema, naming_convention={"pk": "%(table_name)s_pkey"}
-)
-HOT: Final = {
-    "autovacuum_vacuum_scale_factor": 0,
-    "autovacuum_vacuum_threshold": 5000,
-    "autovacuum_analyze_scale_factor": 0,
-    "autovacuum_analyze_threshold": 10000,
-    "autovacuum_vacuum_cost_delay": 0,
-    "vacuum_truncate": "off",
-}
+TABLES: Final = no_tables()
+
 
 Table(
     "sqla_backfill",

@@ -52,8 +52,7 @@ def run_batch(
     """
     if spec.statement is not None:
         return _statement(session, spec.statement, target, after, size)
-    if spec.rows is None:
-        return Batch(0, 0, None)
+    assert spec.rows is not None  # noqa: S101 - there is one of the two
     if limits := _limits(session):
         session.execute(select(*limits))
     beyond = target.beyond(after)
@@ -117,8 +116,7 @@ def _apply(
     session: Session, spec: BackfillSpec, rows: Sequence[Any], keys: Sequence[Key]
 ) -> int:
     """Call the function; with ``Skip`` find the rows that fail, and return how many."""
-    if spec.function is None:
-        return 0
+    assert spec.function is not None  # noqa: S101 - rows come with a function
     if not isinstance(spec.on_error, Skip):
         spec.function(session, rows)
         session.flush()

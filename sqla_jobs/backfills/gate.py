@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from sqla_jobs import clock
+from sqla_jobs.backfills.ledger import ENDED
 from sqla_jobs.exc import (
     BackfillAppliedError,
     BackfillEnvironmentError,
@@ -56,7 +57,7 @@ def _check_ledger(session: Session, spec: BackfillSpec) -> None:
     ).first()
     if row is None:
         return
-    if row.status in {"done", "skipped"}:
+    if row.status in ENDED:
         raise BackfillAppliedError(spec.name, row.status)
     if row.status == "running" and row.alive:
         raise BackfillRunningError(spec.name, row.holder_name, row.lease_until)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 LEASE: Final = timedelta(seconds=60)
 """How long a run that says nothing keeps its backfill."""
 STARTABLE: Final = ("pending", "paused", "failed")
+ENDED: Final = ("done", "skipped")
+"""The statuses in which nothing is left to do."""
 
 
 @attrs.frozen
@@ -141,7 +143,7 @@ def _why_not(session: Session, name: str, checksum: str) -> Exception:
     ).first()
     if row is None:
         return BackfillUnknownError(name, ())
-    if row.status in {"done", "skipped"}:
+    if row.status in ENDED:
         return BackfillAppliedError(name, row.status)
     if row.status == "running":
         return BackfillRunningError(name, row.holder_name, row.lease_until)

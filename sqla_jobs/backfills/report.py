@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from sqlalchemy import select
 
 from sqla_jobs import clock
+from sqla_jobs.backfills.ledger import ENDED
 from sqla_jobs.backfills.progress import Progress
 from sqla_jobs.models import Backfill
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
     from sqla_jobs.declare.backfill import BackfillSpec
     from sqla_jobs.declare.registry import Jobs
-
-ENDED: Final = frozenset({"done", "skipped"})
-"""The statuses in which nothing is left to do."""
 
 
 @attrs.frozen(kw_only=True)

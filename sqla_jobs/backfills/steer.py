@@ -8,7 +8,14 @@ from sqlalchemy import and_, or_, select, true, update
 
 from sqla_jobs import clock
 from sqla_jobs.backfills.keys import target_of
-from sqla_jobs.backfills.ledger import change, drop_failures, record, register
+from sqla_jobs.backfills.ledger import (
+    ENDED,
+    STARTABLE,
+    change,
+    drop_failures,
+    record,
+    register,
+)
 from sqla_jobs.exc import BackfillStatusError, BackfillUnknownError, InvalidOptionError
 from sqla_jobs.models import Backfill, BackfillFailure
 
@@ -59,7 +66,7 @@ def _stop(
     if change(session, name, _alive(), requested=asked, reason=reason):
         outcome = "requested"
     else:
-        free = or_(Backfill.status.in_(["pending", "paused", "failed"]), _gone())
+        free = or_(Backfill.status.in_(STARTABLE), _gone())
         # The fence grows: a frozen run that comes back must not go on.
         if not change(
             session,
@@ -87,10 +94,10 @@ def resume_backfill(
     if from_start:
         values |= {"cursor": None, "pass_number": 1, "checksum": None}
         values["finished_at"] = None
-    stopped = ["paused", "failed", "cancelled", "pending"]
+    stopped = [*STARTABLE, "cancelled"]
     if from_start:
         # Rows were written since, which a migration has found.
-        stopped += ["done", "skipped"]
+        stopped += ENDED
     if not change(session, name, Backfill.status.in_(stopped), **values):
         remedy = "only a paused, failed or cancelled one can be resumed"
         raise _refused(session, name, remedy)
@@ -144,7 +151,7 @@ def accept_failures(
 
 def retry_failures(session: Session, name: str, *, by: str | None = None) -> None:
     """Forget the failures, so that the next run tries these rows again."""
-    stopped = Backfill.status.in_(["pending", "paused", "failed"])
+    stopped = Backfill.status.in_(STARTABLE)
     fresh = {"cursor": None, "pass_number": 1, "failures": 0, "status": "pending"}
     if not change(session, name, stopped, **fresh):
         raise _refused(session, name, "pause it first")

@@ -90,12 +90,14 @@ def run(
             check_schema(session)
         with _stoppable() as stop:
             for spec in _chosen(specs, names, migrations):
-                done = _run_one(
-                    sessions, spec, migrations, environment, stop, quiet=as_json
-                )
-                if done is None and everything:
-                    continue
-                results.append(done or {})
+                try:
+                    with sessions() as session:
+                        gate_backfill(session, spec, migrations, environment)
+                except BackfillAppliedError:
+                    if everything:
+                        continue
+                    raise
+                results.append(_run_one(sessions, spec, stop, quiet=as_json))
                 if stop.is_set():
                     break
     finally:
@@ -126,22 +128,12 @@ def _chosen(
 def _run_one(
     sessions: sessionmaker[JobSession],
     spec: BackfillSpec,
-    migrations: MigrationEnvironment,
-    environment: str | None,
     stop: threading.Event,
     *,
     quiet: bool,
-) -> dict[str, object] | None:
-    """Run *spec* and tell about it; None when nothing was left to do."""
+) -> dict[str, object]:
+    """Run *spec* and tell about it."""
     name = spec.name
-    all_of_them = bool(click.get_current_context().params["everything"])
-    try:
-        with sessions() as session:
-            gate_backfill(session, spec, migrations, environment)
-    except BackfillAppliedError:
-        if all_of_them:
-            return None
-        raise
     by = f"{socket.gethostname()}:{os.getpid()}"
     with _bar(name, quiet=quiet) as moved:
         result = run_backfill(sessions, spec, by=by, progress=moved, stop=stop)

@@ -100,7 +100,9 @@ class Borrowed:
     def end(self, error: BaseException, engine: Engine) -> None:
         """End every connection held now, and refuse new transactions with *error*.
 
-        Blocks for a few seconds at most; *engine* is the library's own.
+        Blocks for a few seconds at most, and where no server ends a transaction until
+        the running statement has ended (:data:`ROLLBACK_LIMIT`). *engine* is the
+        library's own.
         """
         with self._lock:
             self._ended = error
