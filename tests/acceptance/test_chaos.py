@@ -11,13 +11,15 @@ import pytest
 from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import sessionmaker
 
-from sqla_jobs import Worker, cancel_job
+from sqla_jobs import JobSession, Worker, cancel_job
 from sqla_jobs.asyncio import AsyncJobSession
 from sqla_jobs.models import Job
 from sqla_jobs.queue.claim import claim
 from sqla_jobs.queue.renew import expire_lease, register_worker
 from sqla_jobs.queue.rescue import rescue
+from sqla_jobs.testing import drain
 from tests.chaos import kinds, one_file, witness
 from tests.chaos.audit import RULES, audit, load_journals
 from tests.chaos.journal import COMMITTED
@@ -105,6 +107,49 @@ def test_nothing_is_lost_or_doubled_on_one_file(tmp_path, processes):
     assert {says: broken for says, broken in rules.items() if broken} == {}
     assert chaos.blows.total() >= 1
     assert chaos.facts["succeeded"] > 50
+
+
+ONE_FILE_DAMAGE = {
+    "every job whose commit a producer saw exists": "delete from sqla_job",
+    "an order and its job exist together or not at all": "delete from chaos_order",
+    "each success has its effect exactly once, and nothing else has one": "insert into"
+    " chaos_effect (job_id) select job_id from chaos_effect limit 1",
+    "no worker is left with a lease": "update sqla_worker set lease_until = '2999-01-01'",
+}
+
+
+def test_the_audit_of_one_file_sees_what_goes_wrong(tmp_path):
+    """Each of its rules is kept by an honest history, and broken by its damage."""
+
+    def chaos(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        made = one_file.Chaos(folder, 0.0, 0)
+        sessions = sessionmaker(made.engine, class_=JobSession)
+        for key in ("a", "b"):
+            with sessions.begin() as session:
+                session.add(one_file.Order(key=key))
+                session.enqueue(one_file.plain, one_file.Work(key))
+        drain(sessions, one_file.jobs)
+        (folder / "p.journal").write_text("committed a\ncommitted b\nnever c\n")
+        assert not any(made.audit().values())
+        return made
+
+    def broken(made):
+        return {says for says, found in made.audit().items() if found}
+
+    seen = set()
+    for number, (says, damage) in enumerate(ONE_FILE_DAMAGE.items()):
+        made = chaos(f"damage{number}")
+        with made.engine.begin() as connection:
+            assert connection.execute(text(damage)).rowcount > 0
+        assert says in broken(made)
+        seen.add(says)
+    made = chaos("outside")
+    (made.folder / "p.journal").write_text("never a\n")
+    made.outputs.append("sqlite3.OperationalError: database is locked")
+    seen |= broken(made)
+    assert seen == made.audit().keys()
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ class Chaos:
         return {
             "all jobs are settled": [] if drained else ["not in time"],
             "processes end as they are asked to": complaints,
-            **self._audit(),
+            **self.audit(),
         }
 
     def _strike(self, processes: Processes, crew: list[Child]) -> None:
@@ -238,7 +238,8 @@ class Chaos:
             time.sleep(0.2)
         return False
 
-    def _audit(self) -> dict[str, list[str]]:
+    def audit(self) -> dict[str, list[str]]:
+        """Return each rule about what is left behind, with what breaks it."""
         committed: set[str] = set()
         never: set[str] = set()
         for journal in self.folder.glob("*.journal"):

@@ -33,21 +33,26 @@ class Project:
         (folder / "models.py").write_text(MODELS)
         (folder / "pyproject.toml").write_text("")
 
-    def call(self, *command, code=0):
+    def start(self, *command, **streams):
         env = os.environ | {
             "SQLA_JOBS_DATABASE_URL": self.url,
             "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}",
             "PYTHONWARNINGS": "error",
         }
-        said = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=self.folder,
             env=env,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=streams.get("stderr", subprocess.STDOUT),
             text=True,
         )
-        assert said.returncode == code, said.stdout + said.stderr
-        return said.stdout + said.stderr
+
+    def call(self, *command, code=0, **streams):
+        process = self.start(*command, **streams)
+        out, err = process.communicate()
+        assert process.returncode == code, f"{out}{err or ''}"
+        return out
 
     def alembic(self, *arguments, code=0):
         return self.call("alembic", *arguments, code=code)
@@ -118,26 +123,16 @@ def test_c91_nothing_is_generated_where_our_metadata_is_included(project):
 def test_sql_that_is_only_printed_makes_the_tables(project):
     project.init("generic")
     project.jobs("db", "revision")
-    project.call("alembic", "upgrade", "head", "--sql")
-    path = project.folder / "out.sql"
-    env = os.environ | {"PYTHONPATH": f"{project.folder}{os.pathsep}{ROOT}"}
-    said = subprocess.run(
-        [sys.executable, "-m", "alembic", "upgrade", "head", "--sql"],
-        cwd=project.folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    path.write_text(said.stdout)
+    upgrade = ("alembic", "upgrade", "head", "--sql")
+    sql = project.call(*upgrade, stderr=subprocess.PIPE)
     engine = create_engine(project.url)
     with engine.begin() as connection:
         if engine.dialect.name == "sqlite":
-            connection.connection.dbapi_connection.executescript(said.stdout)
+            connection.connection.dbapi_connection.executescript(sql)
         else:
             # It brings its own BEGIN and COMMIT.
-            sql = said.stdout.replace("BEGIN;", "").replace("COMMIT;", "")
-            connection.exec_driver_sql(sql)
+            alone = sql.replace("BEGIN;", "").replace("COMMIT;", "")
+            connection.exec_driver_sql(alone)
     assert "version" in project.jobs("db", "check")
     engine.dispose()
 
@@ -164,20 +159,9 @@ def test_the_check_names_what_differs(project):
 def test_two_upgrades_at_once_wait_for_each_other(project):
     project.init("generic")
     project.jobs("db", "revision")
-    env = os.environ | {"PYTHONPATH": f"{project.folder}{os.pathsep}{ROOT}"}
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "alembic", "upgrade", "head"],
-            cwd=project.folder,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    said = [each.communicate()[0] for each in both]
-    assert [each.returncode for each in both] == [0, 0, 0], said
+    every = [project.start("alembic", "upgrade", "head") for _ in range(3)]
+    said = [each.communicate()[0] for each in every]
+    assert [each.returncode for each in every] == [0, 0, 0], said
     assert sum("Running upgrade" in each for each in said) == 1
     assert "as version" in project.jobs("db", "check")
 
