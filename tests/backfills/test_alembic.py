@@ -128,6 +128,14 @@ def version(Sessions):
         return session.scalar(text("SELECT version_num FROM alembic_version"))
 
 
+def go_through_once_more(config, Sessions, spec):
+    """What the refusal says: from the start again, where one row is to do."""
+    with Sessions.begin() as session:
+        backfills.resume_backfill(session, "cents", from_start=True)
+    assert backfills.run_backfill(Sessions, spec, by="me").rows == 1
+    command.upgrade(config, "head")
+
+
 def test_the_contract_waits_for_the_backfill(config, Sessions, spec):
     command.upgrade(config, "aaaa")
     add_prices(Sessions, 1, 2, 3)
@@ -175,10 +183,7 @@ def test_rows_written_since_it_was_done_shut_the_gate_again(config, Sessions, sp
     assert refused.value.reason == "rows-remain"
     assert "`sqla-jobs backfill resume --from-start cents`" in str(refused.value)
 
-    with Sessions.begin() as session:
-        backfills.resume_backfill(session, "cents", from_start=True)
-    assert backfills.run_backfill(Sessions, spec, by="me").rows == 1
-    command.upgrade(config, "head")
+    go_through_once_more(config, Sessions, spec)
     assert version(Sessions) == "cccc"
 
 
@@ -190,10 +195,7 @@ def test_rows_written_since_the_table_was_empty_shut_the_gate(config, Sessions, 
         command.upgrade(config, "head")
     assert refused.value.reason == "rows-remain"
 
-    with Sessions.begin() as session:
-        backfills.resume_backfill(session, "cents", from_start=True)
-    assert backfills.run_backfill(Sessions, spec, by="me").rows == 1
-    command.upgrade(config, "head")
+    go_through_once_more(config, Sessions, spec)
     assert version(Sessions) == "cccc"
 
 
@@ -221,10 +223,7 @@ def test_what_was_said_before_a_downgrade_counts_no_more(config, Sessions, spec)
     with pytest.raises(BackfillPendingError) as refused:
         command.upgrade(config, "head")
     assert refused.value.reason == "rows-remain"
-    with Sessions.begin() as session:
-        backfills.resume_backfill(session, "cents", from_start=True)
-    assert backfills.run_backfill(Sessions, spec, by="me").rows == 1
-    command.upgrade(config, "head")
+    go_through_once_more(config, Sessions, spec)
 
 
 def test_after_a_downgrade_it_is_to_do_once_more(config, Sessions, spec):
